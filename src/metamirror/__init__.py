@@ -1,0 +1,27 @@
+"""Meta-learning in which the geometry of the inner level is a learned, exchangeable part."""
+
+from metamirror import mirror_maps, models, priors
+from metamirror.checkpoint import load, save
+from metamirror.data import tasks
+from metamirror.geometry import Geometry
+from metamirror.learner import Adapted, Learner
+from metamirror.methods import METHODS, make_learner
+from metamirror.types import Batch, Task
+from metamirror.version import __version__
+
+__all__ = [
+    "METHODS",
+    "Adapted",
+    "Batch",
+    "Geometry",
+    "Learner",
+    "Task",
+    "__version__",
+    "load",
+    "make_learner",
+    "mirror_maps",
+    "models",
+    "priors",
+    "save",
+    "tasks",
+]

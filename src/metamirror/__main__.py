@@ -1,0 +1,5 @@
+"""`python -m metamirror` is the command."""
+
+from metamirror.cli import entry
+
+entry()

@@ -1,0 +1,132 @@
+"""Learners on disk: safetensors for tensors, JSON for the rest, no pickle."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import safetensors.torch
+from safetensors import SafetensorError
+from torch import Tensor, nn
+
+from metamirror import models
+from metamirror.files import read_json, write_atomically, write_json
+from metamirror.learner import Learner
+from metamirror.methods import make_learner
+from metamirror.types import Loss
+
+FORMAT = 1
+CONFIG, TENSORS = "learner.json", "learner.safetensors"
+
+
+def tensors_of(learner: Learner) -> dict[str, Tensor]:
+    """Parameters and persistent buffers, tied ones once."""
+    named = dict(learner.named_parameters())
+    persistent = set(learner.state_dict())
+    named.update((n, b) for n, b in learner.named_buffers() if n in persistent)
+    return {name: tensor.detach() for name, tensor in named.items()}
+
+
+def save(learner: Learner, folder: str | Path) -> None:
+    """Writes a learner made by `make_learner` into a folder, from which `load` restores it.
+
+    A prior or model of the user's own class is not written, only its tensors are: hand it to
+    `load` again.
+    """
+    if learner.config is None:
+        raise ValueError("only a learner made by make_learner knows how to be built again")
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    config = {
+        "format": FORMAT,
+        **learner.config,
+        "steps": learner.steps,
+        "lr": learner.lr,
+        "first_order": learner.first_order,
+        "norm": learner.norm,
+        "vectorize": learner.vectorize,
+        "prior": None if learner.prior is None else learner.prior.spec or "custom",
+        "loss": None if learner.loss is None else "custom",
+    }
+    tensors = {name: t.contiguous().cpu() for name, t in tensors_of(learner).items()}
+    write_atomically(folder / TENSORS, safetensors.torch.save(tensors))
+    write_json(folder / CONFIG, config)
+
+
+def load(
+    path: str | Path,
+    *,
+    which: Literal["best", "last"] = "best",
+    model: nn.Module | None = None,
+    loss: Loss | None = None,
+    prior: Any = None,
+) -> Learner:
+    """A learner from a folder that `save` or a run wrote.
+
+    Args:
+        path: the folder.
+        which: of a run, the checkpoint with the best validation score, or the last one.
+        model: needed where the learner was built around a class of the user's own.
+        loss: needed where a loss of the user's own was given.
+        prior: needed where a prior of the user's own class was given.
+    """
+    folder = _find(Path(path), which)
+    config = read_json(folder / CONFIG)
+    if not isinstance(config, dict) or config.get("format") != FORMAT:
+        raise ValueError(f"{folder / CONFIG} is not a learner of format {FORMAT}")
+    if model is None:
+        if config["model"] is None:
+            raise ValueError(f"{folder} holds a model of the user's own class: pass model=...")
+        model = models.build(**config["model"])
+    for name, given in (("loss", loss), ("prior", prior)):
+        if config[name] == "custom" and given is None:
+            raise ValueError(f"{folder} was made with a {name} of the user's own: pass {name}=...")
+    learner = make_learner(
+        config["method"],
+        model,
+        steps=config["steps"],
+        lr=config["lr"],
+        first_order=config["first_order"],
+        norm=config["norm"],
+        vectorize=config["vectorize"],
+        loss=loss,
+        prior=prior if prior is not None else config["prior"],
+        **config["options"],
+    )
+    _fill(learner, folder / TENSORS)
+    return learner
+
+
+def _find(path: Path, which: str) -> Path:
+    if which not in ("best", "last"):
+        raise ValueError(f"which is {which!r}; choose 'best' or 'last'")
+    for folder in (path, path / which, path / "last"):
+        if (folder / CONFIG).is_file():
+            return folder
+    raise ValueError(f"{path} holds no learner: there is no {CONFIG} in it, nor in {path / which}")
+
+
+def _fill(learner: Learner, file: Path) -> None:
+    try:
+        stored = safetensors.torch.load(file.read_bytes())
+    except FileNotFoundError as error:
+        raise ValueError(f"there is no {file}") from error
+    except SafetensorError as error:
+        raise ValueError(f"{file} is damaged: {error}") from error
+    own = tensors_of(learner)
+    if set(stored) != set(own):
+        raise ValueError(
+            f"{file} does not fit this learner: it lacks {sorted(set(own) - set(stored))[:3]} "
+            f"and has {sorted(set(stored) - set(own))[:3]} besides"
+        )
+    for name, tensor in own.items():
+        if tensor.shape != stored[name].shape:
+            raise ValueError(
+                f"{name} has shape {tuple(stored[name].shape)} in {file} and "
+                f"{tuple(tensor.shape)} in the learner"
+            )
+    dtypes = {t.dtype for t in stored.values() if t.is_floating_point()}
+    if len(dtypes) == 1:
+        learner.to(dtypes.pop())
+    for name, tensor in tensors_of(learner).items():
+        tensor.copy_(stored[name])

@@ -1,0 +1,130 @@
+"""The command line. A user's mistake ends with exit code 2 and a line that says what to do."""
+
+from __future__ import annotations
+
+import json as json_module
+import sys
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from metamirror.config import RunConfig
+from metamirror.evaluate import evaluate_run
+from metamirror.methods import METHODS, make_learner
+from metamirror.models import Conv4
+from metamirror.train import train as run_training
+
+RunFolder = Annotated[Path, tyro.conf.Positional]
+
+
+def methods(json: bool = False) -> None:
+    """Lists the methods: optimiser, geometry, paper, extra parameters on conv4-64 at 84x84.
+
+    Args:
+        json: print one JSON document instead of a table.
+    """
+    with torch.device("meta"):
+        model = Conv4(ways=5, channels=3, image_size=84, width=64)
+    base = sum(p.numel() for p in model.parameters())
+    rows = []
+    for key, method in METHODS.items():
+        learner = make_learner(key, model)
+        extra = sum(p.numel() for p in learner.parameters() if p.requires_grad) - base
+        rows.append(
+            {
+                "method": key,
+                "title": method.title,
+                "optimizer": method.optimizer,
+                "geometry": method.geometry,
+                "paper": method.paper,
+                "extra_parameters": extra,
+                "options": [field.name for field in fields(method.options)],
+            }
+        )
+    if json:
+        _print_json(rows)
+        return
+    table = Table(title="Extra parameters: beyond the start, on conv4-64 at 84x84, 5 ways")
+    for column in ("method", "lower-level optimiser", "loss geometry", "paper", "extra parameters"):
+        justify = "right" if column == "extra parameters" else "left"
+        table.add_column(column, justify=justify, overflow="fold")
+    for row in rows:
+        values = (row["method"], row["optimizer"], row["geometry"], row["paper"])
+        table.add_row(*map(str, values), f"{row['extra_parameters']:,}")
+    Console().print(table)
+
+
+def train(config: Annotated[RunConfig, tyro.conf.arg(name="")], out: Path | None = None) -> None:
+    """Meta-trains one method and leaves a run folder.
+
+    Args:
+        config: the run's settings.
+        out: the run folder; by default runs/DATA-METHOD-SHOTSshot-seedSEED.
+    """
+    name = config.method.replace(":", "-").replace("=", "-")
+    folder = out or Path("runs") / f"{config.data}-{name}-{config.shots}shot-seed{config.seed}"
+    run_training(config, folder)
+    print(f"done: {folder}; next: metamirror evaluate {folder}")
+
+
+def evaluate(
+    run: RunFolder,
+    split: str = "test",
+    tasks: int = 600,
+    steps: int | None = None,
+    json: bool = False,
+) -> None:
+    """Adapts a trained run to fixed new tasks and reports the mean over them.
+
+    Args:
+        run: the run folder.
+        split: train, val or test.
+        tasks: how many tasks.
+        steps: inner steps, if other than in training.
+        json: print one JSON document.
+    """
+    found = evaluate_run(run, split=split, tasks=tasks, steps=steps)
+    if json:
+        _print_json(found)
+        return
+    measure = "accuracy" if "accuracy" in found else "mse"
+    print(
+        f"{found['method']} on {found['data']}, {found['shots']}-shot, {found['steps']} steps, "
+        f"{found['tasks']} {split} tasks: {measure} {found[measure]:.4f} ± {found['ci95']:.4f}"
+    )
+
+
+COMMANDS = {"methods": methods, "train": train, "evaluate": evaluate}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command and returns its exit code."""
+    try:
+        tyro.extras.subcommand_cli_from_dict(
+            COMMANDS,
+            prog="metamirror",
+            description="Meta-learning with learned loss geometries.",
+            args=arguments,
+        )
+    except (ValueError, OSError) as error:
+        print(f"metamirror: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("metamirror: interrupted", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _print_json(value: object) -> None:
+    print(json_module.dumps(value, indent=2, ensure_ascii=False))
+
+
+def entry() -> None:
+    """What the installed `metamirror` command runs."""
+    sys.exit(main())

@@ -1,0 +1,29 @@
+"""Random numbers addressed by what they are for, not by when they are drawn."""
+
+from __future__ import annotations
+
+import numpy as np
+
+SPLITS = ("train", "val", "test")
+
+_TASK, _NOISE = 0, 1
+
+
+def task_generator(seed: int, split: str, step: int, index: int) -> np.random.Generator:
+    """The generator of one task. Philox is counter-based: an address costs nothing to reach."""
+    return np.random.Generator(_philox(seed, split, step, index, _TASK))
+
+
+def noise_seed(seed: int, split: str, step: int, index: int) -> int:
+    """The seed of the noise that a method draws for one task."""
+    return int(_philox(seed, split, step, index, _NOISE).random_raw() >> np.uint64(2))
+
+
+def _philox(seed: int, split: str, step: int, index: int, purpose: int) -> np.random.Philox:
+    if split not in SPLITS:
+        raise ValueError(f"split is {split!r}; choose from {', '.join(SPLITS)}")
+    for name, value in (("seed", seed), ("step", step), ("index", index)):
+        if not 0 <= value < 2**63:
+            raise ValueError(f"{name} is {value}; it must lie in 0 .. 2**63 - 1")
+    # Word 0 counts the draws; the others, and the key, are the address.
+    return np.random.Philox(counter=[0, index, step, SPLITS.index(split)], key=[seed, purpose])

@@ -1,0 +1,110 @@
+"""Mode products: Kronecker-factored linear maps on tensors, several tensors of a shape at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+Shape = tuple[int, ...]
+
+
+def fold(shape: Sequence[int]) -> Shape:
+    """The modes in which a parameter is factored: scalars as vectors, kernels as (out, in, rest).
+
+    >>> fold((64, 3, 3, 3)), fold(()), fold((5, 1600))
+    ((64, 3, 9), (1,), (5, 1600))
+    """
+    if len(shape) <= 3:
+        return tuple(shape) or (1,)
+    return (shape[0], shape[1], math.prod(shape[2:]))
+
+
+def mode_product(x: Tensor, matrix: Tensor, mode: int) -> Tensor:
+    """Multiplies one mode of each stacked tensor: x (g, d_1..d_O), matrix (g, out, d_mode).
+
+    >>> mode_product(torch.ones(1, 2, 3), torch.ones(1, 4, 3), 2).shape
+    torch.Size([1, 2, 4])
+    """
+    moved = x.movedim(mode, 1)
+    product = matrix @ moved.flatten(2) if moved.dim() > 2 else matrix @ moved.unsqueeze(2)
+    return product.reshape(product.shape[:2] + moved.shape[2:]).movedim(1, mode)
+
+
+def kronecker_product(x: Tensor, factors: Sequence[Tensor], first_mode: int = 1) -> Tensor:
+    """(F_1 kron .. kron F_O) vec(x) for each stacked tensor, without forming the matrix.
+
+    The factors belong to the modes from `first_mode` on; modes before it are left alone.
+    """
+    for mode, factor in enumerate(factors, start=first_mode):
+        x = mode_product(x, factor, mode)
+    return x
+
+
+def transposed(factors: Sequence[Tensor]) -> list[Tensor]:
+    """The factors of the transposed map."""
+    return [factor.mT for factor in factors]
+
+
+class KroneckerLinear(nn.Module):
+    """`count` affine maps from tensors of one shape to tensors of another, Kronecker-factored.
+
+    The bias has the full output shape. Weights start so that a ReLU network keeps its variance.
+
+    Args:
+        count: how many tensors of this shape are stacked.
+        inputs: shape of one input tensor.
+        outputs: shape of one output tensor, of the same order.
+    """
+
+    def __init__(self, count: int, inputs: Shape, outputs: Shape):
+        super().__init__()
+        self.factors = nn.ParameterList(
+            torch.randn(count, m, n) / math.sqrt(n) for n, m in zip(inputs, outputs, strict=True)
+        )
+        with torch.no_grad():
+            self.factors[0].mul_(math.sqrt(2))
+        self.bias = nn.Parameter(torch.zeros(count, *outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return kronecker_product(x, list(self.factors)) + self.bias
+
+
+class ShapeGroups:
+    """Named tensors grouped by their modes, so that equal ones go through one batched product.
+
+    Args:
+        shapes: the tensors' stored shapes by name.
+        modes: modes of single tensors where they are not `fold` of the stored shape.
+
+    >>> groups = ShapeGroups({"a": (4, 3), "b": (4,), "c": (4, 3)})
+    >>> groups.members
+    {(4, 3): ['a', 'c'], (4,): ['b']}
+    """
+
+    def __init__(self, shapes: Mapping[str, Shape], modes: Mapping[str, Shape] | None = None):
+        self.shapes = dict(shapes)
+        self.members: dict[Shape, list[str]] = {}
+        for name, shape in shapes.items():
+            folded = tuple((modes or {}).get(name, fold(shape)))
+            if math.prod(folded) != math.prod(shape):
+                raise ValueError(f"the modes {folded} of {name} do not hold its shape {shape}")
+            self.members.setdefault(folded, []).append(name)
+
+    def stack(self, tensors: Mapping[str, Tensor]) -> list[Tensor]:
+        """One tensor (members, *modes) per group."""
+        return [
+            torch.stack([tensors[name].reshape(modes) for name in names])
+            for modes, names in self.members.items()
+        ]
+
+    def unstack(self, stacked: Sequence[Tensor]) -> dict[str, Tensor]:
+        """The inverse of `stack`, in the order of the names given at first."""
+        found = {
+            name: tensor
+            for names, tensors in zip(self.members.values(), stacked, strict=True)
+            for name, tensor in zip(names, tensors.unbind(0), strict=True)
+        }
+        return {name: found[name].reshape(shape) for name, shape in self.shapes.items()}

@@ -1,0 +1,313 @@
+"""A learner: a model, a geometry and an objective around the one inner loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from metamirror.adapt import Order, Path, descend
+from metamirror.geometry import Geometry, State, tensor_like
+from metamirror.models.norm import (
+    Statistics,
+    fixed_statistics,
+    recorded_statistics,
+    torch_batch_norms,
+)
+from metamirror.objectives import Objective, QueryLoss
+from metamirror.priors import Prior
+from metamirror.types import (
+    Batch,
+    Loss,
+    Params,
+    Task,
+    check_batch,
+    check_labels,
+    check_task,
+    loss_for,
+)
+
+Norm = Literal["transductive", "inductive"]
+
+
+class Adapted:
+    """A model adapted to one task: call it on new inputs.
+
+    Attributes:
+        params: the adapted parameters, phi^(K).
+        path: support losses and gradient norms on the way there.
+    """
+
+    def __init__(self, learner: Learner, path: Path, statistics: Statistics | None):
+        self.params = path.phi
+        self.path = path
+        self._learner = learner
+        self._statistics = statistics
+
+    def __call__(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            return self._learner.predict(self.params, x, self._statistics)
+
+
+class Learner(nn.Module):
+    """What is meta-learned: `parameters()` that require a gradient are what the outer level trains.
+
+    Build one with `metamirror.make_learner`, which fills the three slots for a method by name.
+
+    Args:
+        model: any module. Its parameters are the learned start.
+        geometry: how a gradient becomes an update.
+        objective: what the outer level minimises.
+        adapts: names of the parameters that adapt; by default all that require a gradient.
+        steps: K, at least 0.
+        lr: alpha.
+        first_order: treat the inner gradients as constants in the outer gradient.
+        loss: (output, targets) -> scalar; by default it follows the targets.
+        prior: R(phi; theta) of the lower level.
+        norm: whose statistics batch normalisation uses for the query: its own batch's
+            ("transductive", as MAML and the paper's code do) or the support set's ("inductive").
+        vectorize: run the tasks of a step under `torch.func.vmap` instead of one after the other.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        geometry: Geometry | None = None,
+        objective: Objective | None = None,
+        *,
+        adapts: Iterable[str] | None = None,
+        steps: int = 5,
+        lr: float = 0.01,
+        first_order: bool = False,
+        loss: Loss | None = None,
+        prior: Prior | None = None,
+        norm: Norm = "transductive",
+        vectorize: bool = False,
+    ):
+        super().__init__()
+        self.model = model
+        self.geometry = geometry or Geometry()
+        self.objective = objective or QueryLoss()
+        self.prior = prior
+        self.steps = check_steps(steps)
+        self.lr = check_lr(lr)
+        self.first_order = first_order
+        self.loss = loss
+        self.norm: Norm = norm
+        self.vectorize = vectorize
+        self.config: dict[str, Any] | None = None
+        """How `make_learner` built it: what `save` writes."""
+        self._inside_vmap = False
+        self._outputs: dict[tuple[torch.Size, torch.dtype, torch.device], int] = {}
+
+        learned = {name for name, p in model.named_parameters() if p.requires_grad}
+        wanted = learned if adapts is None else set(adapts)
+        if wanted - learned:
+            raise ValueError(
+                f"{sorted(wanted - learned)} cannot adapt: the model's learned parameters "
+                f"are {sorted(learned)}"
+            )
+        if not wanted:
+            raise ValueError("no parameter adapts: the model has none that requires a gradient")
+        self.adapts = [name for name, _ in model.named_parameters() if name in wanted]
+        self._check_norm()
+
+    def _check_norm(self) -> None:
+        if self.norm not in ("transductive", "inductive"):
+            raise ValueError(f"norm is {self.norm!r}; choose 'transductive' or 'inductive'")
+        foreign = torch_batch_norms(self.model)
+        if foreign and self.vectorize:
+            raise ValueError(
+                f"{foreign[0]} is a batch or instance normalisation of torch.nn, whose second-order "
+                f"gradients torch.func.vmap gets wrong without an error: pass the model through "
+                f"metamirror.models.convert_batch_norm, or leave vectorize off"
+            )
+        if foreign and self.norm == "inductive":
+            raise ValueError(
+                f"{foreign[0]} of torch.nn cannot take the support set's statistics: pass the model "
+                f"through metamirror.models.convert_batch_norm, or use norm='transductive'"
+            )
+
+    # What users call
+
+    def adapt(
+        self,
+        support: Batch,
+        *,
+        steps: int | None = None,
+        lr: float | None = None,
+        seed: int | None = None,
+    ) -> Adapted:
+        """A model adapted to one task. Keeps no graph, so memory does not grow with the steps.
+
+        Args:
+            support: the task's labelled examples, without a task axis.
+            steps: K, if other than the learner's.
+            lr: alpha, if other than the learner's.
+            seed: of the method's own noise (MT-net's masks); by default drawn from torch's.
+        """
+        check_batch(support, "support", stacked=False)
+        self._check_outputs(support, "support")
+        path = self.descend(
+            support, self.begin(seed=seed), order="none", keep=True, steps=steps, lr=lr
+        )
+        with torch.no_grad():
+            return Adapted(self, path, self.statistics(path.phi, support))
+
+    def meta_loss(self, tasks: Task, *, seeds: Sequence[int] | None = None) -> Tensor:
+        """The objective's mean over a stack of tasks, to be differentiated by the outer level.
+
+        Args:
+            tasks: tensors with a leading task axis.
+            seeds: one per task, of the method's own noise; by default drawn from torch's.
+        """
+        check_task(tasks)
+        count = tasks.support.x.shape[0]
+        if seeds is not None and len(seeds) != count:
+            raise ValueError(f"{len(seeds)} seeds for {count} tasks; give one per task")
+        for name, (x, y) in (("support", tasks.support), ("query", tasks.query)):
+            self._check_outputs(Batch(x.flatten(0, 1), y.flatten(0, 1)), name)
+        theta, prepared = self.start(), self.geometry.prepare()
+        noise = [self._noise(None if seeds is None else seeds[i]) for i in range(count)]
+        if not self.vectorize:
+            losses = [
+                self.objective(
+                    self, _select(tasks, i), self.geometry.begin(theta, prepared, noise[i])
+                )
+                for i in range(count)
+            ]
+            return torch.stack(losses).mean()
+
+        def one(task: Task, noise: Params) -> Tensor:
+            return self.objective(self, task, self.geometry.begin(theta, prepared, noise))
+
+        stacked = {name: torch.stack([n[name] for n in noise]) for name in noise[0]}
+        self._inside_vmap = True
+        try:
+            mapped: Tensor = torch.func.vmap(one, randomness="different")(tasks, stacked)
+        finally:
+            self._inside_vmap = False
+        return mapped.mean()
+
+    def start(self) -> Params:
+        """The learned start of the parameters that adapt: phi^(0), or its dual z^(0)."""
+        named = dict(self.model.named_parameters())
+        return {name: named[name] for name in self.adapts}
+
+    # What objectives and experiments call
+
+    def begin(self, *, seed: int | None = None) -> State:
+        """The state at k = 0 of one task."""
+        return self.geometry.begin(self.start(), self.geometry.prepare(), self._noise(seed))
+
+    def descend(
+        self,
+        support: Batch,
+        state: State,
+        *,
+        order: Order | None = None,
+        keep: bool = False,
+        steps: int | None = None,
+        lr: float | None = None,
+        fixed: Params | None = None,
+    ) -> Path:
+        """The inner loop on one task's support set, from a given state.
+
+        `order`, `keep`, `steps` and `lr` as in `metamirror.adapt.descend`; `fixed` holds values
+        for parameters that do not adapt, in place of the model's own.
+        """
+        if order is None:
+            order = "first" if self.first_order else "second"
+        loss = self.loss or loss_for(support.y)
+        phi0 = self.geometry.primal(state) if self.prior is not None else {}
+
+        def lower(phi: Params) -> tuple[Tensor, Tensor]:
+            value = loss(self.predict({**(fixed or {}), **phi}, support.x), support.y)
+            return (value if self.prior is None else value + self.prior(phi, phi0)), value
+
+        return descend(
+            lower,
+            self.geometry,
+            state,
+            steps=self.steps if steps is None else check_steps(steps),
+            lr=self.lr if lr is None else check_lr(lr),
+            order=order,
+            inside_vmap=self._inside_vmap,
+            keep=keep,
+        )
+
+    def predict(self, phi: Params, x: Tensor, statistics: Statistics | None = None) -> Tensor:
+        """The model's output with parameters phi."""
+        # Buffers are handed over as copies: a layer that updates its own must not leave traces.
+        buffers = {name: b.clone() for name, b in self.model.named_buffers()}
+        with fixed_statistics(statistics) if statistics else nullcontext():
+            output: Tensor = functional_call(self.model, {**buffers, **phi}, (x,))
+        return output
+
+    def statistics(self, phi: Params, support: Batch) -> Statistics | None:
+        """The support set's normalisation statistics at phi; None under the transductive protocol."""
+        if self.norm == "transductive":
+            return None
+        with recorded_statistics() as recorded:
+            self.predict(phi, support.x)
+        return recorded
+
+    def query_loss(self, phi: Params, task: Task) -> Tensor:
+        """The loss of a task's query set at phi, under the learner's normalisation protocol."""
+        output = self.predict(phi, task.query.x, self.statistics(phi, task.support))
+        return (self.loss or loss_for(task.query.y))(output, task.query.y)
+
+    # Private
+
+    def _noise(self, seed: int | None) -> Params:
+        if not self.geometry.stochastic:
+            return {}
+        if seed is None:
+            seed = int(torch.randint(2**62, ()))
+        like = next(iter(self.start().values()))
+        noise = self.geometry.draw(torch.Generator().manual_seed(seed))
+        return {name: tensor_like(value, like) for name, value in noise.items()}
+
+    def _check_outputs(self, batch: Batch, name: str) -> None:
+        """Names a wrong shape or label before it fails deep inside torch, or not at all."""
+        example = batch.x[:1]
+        key = (example.shape, example.dtype, example.device)
+        if key not in self._outputs:
+            self._outputs[key] = self._probe(example)
+        if self.loss is None and not batch.y.is_floating_point():
+            check_labels(batch, name, self._outputs[key])
+
+    def _probe(self, example: Tensor) -> int:
+        try:
+            # A layer that draws noise must not shift the random state of what follows.
+            with torch.no_grad(), torch.random.fork_rng():
+                output = self.predict(self.geometry.primal(self.begin(seed=0)), example)
+        except RuntimeError as error:
+            raise ValueError(
+                f"the model does not take an example of shape {tuple(example.shape[1:])} and type "
+                f"{example.dtype}: {error}"
+            ) from error
+        return output.shape[-1] if output.dim() else 1
+
+
+def _select(tasks: Task, i: int) -> Task:
+    (sx, sy), (qx, qy) = tasks
+    return Task(Batch(sx[i], sy[i]), Batch(qx[i], qy[i]))
+
+
+def check_steps(steps: int) -> int:
+    """K as given, if it is a count."""
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 0:
+        raise ValueError(f"steps is {steps!r}; the number of inner steps is a whole number from 0")
+    return steps
+
+
+def check_lr(lr: float) -> float:
+    """Alpha as given, if it is finite and not negative."""
+    if not 0 <= lr < float("inf"):
+        raise ValueError(f"lr is {lr!r}; the inner step size is finite and at least 0")
+    return float(lr)

@@ -1,0 +1,50 @@
+"""ANIL: only the head adapts. A control: what a method gains, it must gain over this."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from metamirror.methods.registry import Method, Parts
+from metamirror.models import head_of
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of `anil`.
+
+    Attributes:
+        head: name of the layer that adapts; by default the last linear one.
+    """
+
+    head: str | None = None
+
+
+def build(model: nn.Module, options: Options, lr: float) -> Parts:
+    """The body is learned by the outer level alone."""
+    return Parts(model, adapts=parameters_of(model, options.head or head_of(model)))
+
+
+def parameters_of(model: nn.Module, layer: str) -> list[str]:
+    """Names of the learned parameters of one layer."""
+    names = [
+        name
+        for name, p in model.named_parameters()
+        if p.requires_grad and name.startswith(f"{layer}.")
+    ]
+    if not names:
+        layers = [name for name, m in model.named_modules() if name and [*m.parameters(False)]]
+        raise ValueError(f"no layer {layer!r} with learned parameters; the layers are {layers}")
+    return names
+
+
+METHOD = Method(
+    key="anil",
+    title="ANIL",
+    optimizer="GD on the head",
+    geometry="identity matrix",
+    paper="Raghu, Raghu, Bengio, Vinyals 2020",
+    build=build,
+    options=Options,
+)

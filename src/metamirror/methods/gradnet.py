@@ -1,0 +1,68 @@
+"""Beyond the paper: mirror descent whose map is a mirror map by construction."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import nn
+
+from metamirror.methods.metasgd import learned
+from metamirror.methods.registry import Method, Parts
+from metamirror.mirror_maps.base import MirrorMap
+from metamirror.mirror_maps.elementwise import Elementwise
+from metamirror.mirror_maps.geometry import MirrorGeometry
+from metamirror.mirror_maps.gradient_net import GradientNet, Metric
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of `gradnet`.
+
+    Attributes:
+        form: "coupled" (a Kronecker gradient network with symmetric coupling of all layers),
+            "kronecker" (without it), "elementwise" (every number on its own).
+        metric: "diagonal" or "kronecker"; the quadratic part of the map.
+        terms: hidden layers side by side, or tanh in an elementwise mixture (1 and 4 by default).
+        rho: how far from quadratic the map may be, below 1.
+        log_range: rates stay within a factor exp(log_range) of the step size.
+    """
+
+    form: Literal["coupled", "kronecker", "elementwise"] = "coupled"
+    metric: Metric = "diagonal"
+    terms: int | None = None
+    rho: float = 0.9
+    log_range: float = math.log(10)
+
+
+def build(model: nn.Module, options: Options, lr: float) -> Parts:
+    """A map over every parameter of the model; its start is the dual one."""
+    start = learned(model)
+    g: MirrorMap
+    if options.form == "elementwise":
+        terms = 4 if options.terms is None else options.terms
+        g = Elementwise(start, terms=terms, rho=options.rho, log_range=options.log_range)
+    else:
+        g = GradientNet(
+            start,
+            coupled=options.form == "coupled",
+            metric=options.metric,
+            terms=1 if options.terms is None else options.terms,
+            rho=options.rho,
+            coupling=options.rho / 3,
+            log_range=options.log_range,
+            modes=getattr(model, "modes", None),
+        )
+    return Parts(model, MirrorGeometry(g))
+
+
+METHOD = Method(
+    key="gradnet",
+    title="Gradient network mirror descent",
+    optimizer="MD",
+    geometry="gradient of a convex network",
+    paper="this library",
+    build=build,
+    options=Options,
+)

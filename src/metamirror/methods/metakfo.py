@@ -1,0 +1,156 @@
+r"""MetaKFO: the gradient passed through a network of Kronecker-factored layers.
+
+Each tensor's gradient is a stack of matrices G (input channels by kernel positions for a
+convolution, shared by its output channels; the matrix itself for a linear layer; a column for a
+vector). The linear form is $L^\top L\, G\, R^\top R$, positive semidefinite, with L and R starting
+at the identity. The non-linear form adds a ReLU stack without biases, so that it scales with the
+gradient whatever its size; its last layer starts at zero in one of its two factors.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from metamirror.geometry import Geometry, State
+from metamirror.kronecker import Shape, ShapeGroups, kronecker_product
+from metamirror.methods.metasgd import learned
+from metamirror.methods.registry import Method, Parts
+from metamirror.mirror_maps.base import MirrorMap
+from metamirror.mirror_maps.quadratic import Linear
+from metamirror.types import Params
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of `metakfo`.
+
+    Attributes:
+        psd: use L'L and R'R in the linear form, so that it never turns a gradient around.
+        hidden: hidden layers of the non-linear stack; 0 is the linear form, 2 is typical.
+        adapt_transform: from the second step on, the transform first takes a step of its own on
+            the support loss, as the authors' scripts do.
+    """
+
+    psd: bool = True
+    hidden: int = 0
+    adapt_transform: bool = False
+
+
+def matrix_modes(shape: Shape) -> Shape:
+    """(batch, n, m): how a gradient of this shape is seen as a stack of matrices.
+
+    >>> matrix_modes((64, 3, 3, 3)), matrix_modes((5, 1600)), matrix_modes((64,))
+    ((64, 3, 9), (1, 5, 1600), (1, 64, 1))
+    """
+    if len(shape) >= 3:
+        return (shape[0], shape[1], math.prod(shape[2:]))
+    return (1, *shape, *[1] * (2 - len(shape)))
+
+
+class KroneckerTransform(nn.Module):
+    """Gradients to directions: one network per tensor, several tensors of a shape at once."""
+
+    def __init__(self, shapes: Params, psd: bool, hidden: int):
+        super().__init__()
+        stored = {name: tuple(t.shape) for name, t in shapes.items()}
+        self.groups = ShapeGroups(stored, {name: matrix_modes(s) for name, s in stored.items()})
+        self.psd = psd
+        self.linear = nn.ModuleList()
+        self.stacks = nn.ModuleList()
+        for (_, n, m), names in self.groups.members.items():
+            identity = [torch.eye(size).repeat(len(names), 1, 1) for size in (n, m)]
+            self.linear.append(nn.ParameterList(identity))
+            layers = nn.ModuleList()
+            for depth in range(hidden + 1 if hidden else 0):
+                left = torch.randn(len(names), n, n) * math.sqrt(2 / n)
+                right = torch.randn(len(names), m, m) / math.sqrt(m)
+                # Zero in exactly one factor: two zeros would have no gradient, ever.
+                layers.append(nn.ParameterList([left * (depth < hidden), right]))
+            self.stacks.append(layers)
+
+    def forward(self, grad: Params) -> Params:
+        outputs = []
+        for g, linear, stack in zip(self.groups.stack(grad), self.linear, self.stacks, strict=True):
+            factors = [f.mT @ f for f in linear] if self.psd else list(linear)
+            output, hidden = self._multiply(g, factors), g
+            for depth, layer in enumerate(stack):
+                hidden = self._multiply(hidden if depth == 0 else hidden.relu(), list(layer))
+            outputs.append(output + hidden if len(stack) else output)
+        return self.groups.unstack(outputs)
+
+    @staticmethod
+    def _multiply(g: Tensor, factors: list[Tensor]) -> Tensor:
+        return kronecker_product(g, factors, first_mode=2)
+
+
+class TransformGeometry(Geometry):
+    """A learned network in place of the preconditioner."""
+
+    def __init__(self, transform: KroneckerTransform, adapt_transform: bool):
+        super().__init__()
+        self.transform = transform
+        self.adapt_transform = adapt_transform
+
+    def begin(self, theta: Params, prepared: Any, noise: Params) -> State:
+        return State(theta, {"xi": dict(self.transform.named_parameters()), "previous": None})
+
+    def direction(self, state: State, grad: Params) -> Params:
+        return self._transform(state.memory["xi"], grad)
+
+    def step(self, state: State, grad: Params, lr: float) -> State:
+        if self.adapt_transform:
+            state = State(state.z, self._adapt(state.memory, grad, lr))
+        return super().step(state, grad, lr)
+
+    def _adapt(self, memory: Any, grad: Params, lr: float) -> dict[str, Any]:
+        r"""One descent step of the transform's own parameters $\xi$ on the support loss.
+
+        They entered $\phi^{(k)} = \phi^{(k-1)} - \alpha P_\xi(G^{(k-1)})$, so their gradient is
+        that of $-\alpha \langle P_\xi(G^{(k-1)}), G^{(k)} \rangle$. There is none before a step.
+        """
+        xi, previous = memory["xi"], memory["previous"]
+        if previous is not None:
+
+            def loss_change(xi: Params) -> Tensor:
+                moved = self._transform(xi, previous)
+                return -lr * torch.stack([(moved[n] * g).sum() for n, g in grad.items()]).sum()
+
+            slope = torch.func.grad(loss_change)(xi)
+            xi = {name: value - lr * slope[name] for name, value in xi.items()}
+        return {"xi": xi, "previous": grad}
+
+    def _transform(self, xi: Params, grad: Params) -> Params:
+        direction: Params = functional_call(self.transform, xi, (grad,))
+        return direction
+
+    def candidate_mirror_map(self, theta: Params) -> MirrorMap | None:
+        """Only a constant linear transform is the map of a quadratic h."""
+        if self.adapt_transform or any(len(stack) for stack in self.transform.stacks):
+            return None
+        return Linear(self.transform)
+
+
+def build(model: nn.Module, options: Options, lr: float) -> Parts:
+    """A transform for every parameter of the model."""
+    if options.hidden < 0:
+        raise ValueError(f"metakfo:hidden is {options.hidden}; it must be at least 0")
+    transform = KroneckerTransform(learned(model), options.psd, options.hidden)
+    return Parts(model, TransformGeometry(transform, options.adapt_transform))
+
+
+METHOD = Method(
+    key="metakfo",
+    title="MetaKFO",
+    optimizer="NN-transformed GD",
+    geometry="NN-based gradient transformation",
+    paper="Arnold, Iqbal, Sha 2021",
+    build=build,
+    options=Options,
+    published={5: "64.9"},
+)

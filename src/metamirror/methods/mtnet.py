@@ -1,0 +1,163 @@
+r"""MT-net: each layer's output units mixed by a learned T, and masks that choose which units adapt.
+
+T follows a linear map, so $T(Wx + b) = (TW)x + Tb$ and no layer is added to the network: the inner
+variable is $(W, b)$, the model runs with $\phi = (TW, Tb)$, and by the chain rule
+$W \leftarrow W - \alpha\, m \odot T^\top \nabla_\phi L$. In $V = TW$ the update is preconditioned
+by $T\,\mathrm{diag}(m)\,T^\top$.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from metamirror.geometry import Geometry, State, tensor_like
+from metamirror.methods.registry import Method, Parts
+from metamirror.mirror_maps.base import MirrorMap
+from metamirror.mirror_maps.quadratic import Linear
+from metamirror.models import head_of
+from metamirror.types import Params
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of `mtnet`.
+
+    Attributes:
+        masks: sample a mask per task; without, this is T-net.
+        head: mix and mask the head's outputs too.
+        temperature: of the Gumbel-softmax that the masks' gradient goes through.
+    """
+
+    masks: bool = True
+    head: bool = True
+    temperature: float = 1.0
+
+
+class TransformedGeometry(Geometry):
+    """T-layers folded into the parameters, and straight-through Gumbel masks on output units.
+
+    Args:
+        layers: for each mixed layer, its output units and the names of its weight and bias.
+        masks: whether masks are drawn.
+        temperature: of the relaxation behind the masks' gradient.
+    """
+
+    def __init__(self, layers: dict[str, tuple[int, list[str]]], masks: bool, temperature: float):
+        super().__init__()
+        if not temperature > 0:
+            raise ValueError(f"mtnet:temperature is {temperature}; it must be above 0")
+        self.stochastic = masks
+        self.temperature = temperature
+        self.units = {layer: units for layer, (units, _) in layers.items()}
+        self.layer_of = {name: layer for layer, (_, names) in layers.items() for name in names}
+        # Layer names hold dots, which a ParameterDict cannot: both lists follow `units`.
+        self.transforms = nn.ParameterList(torch.eye(n) for n in self.units.values())
+        self.logits = nn.ParameterList(torch.zeros(n) for n in self.units.values() if masks)
+
+    def prepare(self) -> dict[str, Any]:
+        return {"transforms": dict(zip(self.units, self.transforms, strict=True))}
+
+    def draw(self, generator: torch.Generator) -> Params:
+        """The difference of two Gumbel variables per unit: a logistic one."""
+        uniform = {
+            layer: torch.rand(n, generator=generator, dtype=torch.float64)
+            for layer, n in self.units.items()
+        }
+        return {f"noise.{layer}": torch.logit(u, eps=1e-12) for layer, u in uniform.items()}
+
+    def begin(self, theta: Params, prepared: Any, noise: Params) -> State:
+        masks = (
+            {
+                layer: self._mask(logit, noise[f"noise.{layer}"])
+                for layer, logit in zip(self.units, self.logits, strict=True)
+            }
+            if self.stochastic
+            else {}
+        )
+        return State(theta, {**prepared, "masks": masks})
+
+    def _mask(self, logit: Tensor, noise: Tensor) -> Tensor:
+        soft = torch.sigmoid((logit + noise) / self.temperature)
+        # Exactly 0 or 1 in value, with the gradient of the relaxation.
+        return (soft > 0.5).to(soft.dtype) + (soft - soft.detach())
+
+    def primal(self, state: State) -> Params:
+        transforms = state.memory["transforms"]
+        return {
+            name: _mix(transforms[self.layer_of[name]], z) if name in self.layer_of else z
+            for name, z in state.z.items()
+        }
+
+    def direction(self, state: State, grad: Params) -> Params:
+        transforms, masks = state.memory["transforms"], state.memory["masks"]
+
+        def one(name: str, g: Tensor) -> Tensor:
+            layer = self.layer_of.get(name)
+            if layer is None:
+                return g
+            pulled = _mix(transforms[layer].mT, g)
+            if layer not in masks:
+                return pulled
+            return masks[layer].view(-1, *[1] * (g.dim() - 1)) * pulled
+
+        return {name: one(name, g) for name, g in grad.items()}
+
+    def candidate_mirror_map(self, theta: Params) -> MirrorMap:
+        """In V = TW: P = T diag(m) T', with the masks of one draw."""
+        like = self.transforms[0]
+        noise = self.draw(torch.Generator().manual_seed(0)) if self.stochastic else {}
+        noise = {name: tensor_like(value, like) for name, value in noise.items()}
+        memory = self.begin(theta, self.prepare(), noise).memory
+
+        def precondition(v: Params) -> Params:
+            pulled = self.direction(State(v, memory), v)
+            return self.primal(State(pulled, memory))
+
+        return Linear(precondition)
+
+
+def _mix(matrix: Tensor, tensor: Tensor) -> Tensor:
+    """Mixes the output units, the first axis of a weight or bias."""
+    return (matrix @ tensor.flatten(1)).view_as(tensor) if tensor.dim() > 1 else matrix @ tensor
+
+
+def build(model: nn.Module, options: Options, lr: float) -> Parts:
+    """A T for every linear map whose outputs can be mixed: linear layers and plain convolutions."""
+    names = {id(p): name for name, p in model.named_parameters() if p.requires_grad}
+    skipped = head_of(model) if not options.head else None
+    layers: dict[str, tuple[int, list[str]]] = {}
+    for layer, module in model.named_modules():
+        if layer == skipped or not _can_mix(module):
+            continue
+        bias = [] if module.bias is None else [module.bias]
+        owned = [names[id(p)] for p in (module.weight, *bias) if id(p) in names]
+        taken = {name for _, others in layers.values() for name in others}
+        # A frozen bias cannot be mixed, and a tied weight can be mixed only once.
+        if len(owned) == 1 + len(bias) and not taken & set(owned):
+            layers[layer] = (module.weight.shape[0], owned)
+    if not layers:
+        raise ValueError("mtnet finds no linear layer or plain convolution to mix in this model")
+    return Parts(model, TransformedGeometry(layers, options.masks, options.temperature))
+
+
+def _can_mix(module: nn.Module) -> bool:
+    """Mixing the outputs of a grouped or transposed convolution does not give another one."""
+    if isinstance(module, nn.Linear):
+        return True
+    return isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d) and module.groups == 1
+
+
+METHOD = Method(
+    key="mtnet",
+    title="MT-net",
+    optimizer="PGD",
+    geometry="block diag. matrix",
+    paper="Lee, Choi 2018",
+    build=build,
+    options=Options,
+    published={1: "51.70 ± 1.84"},
+)

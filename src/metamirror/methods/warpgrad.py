@@ -1,0 +1,235 @@
+r"""WarpGrad: warp layers between the adapted ones, which the inner level never changes.
+
+They precondition implicitly: the gradient of an adapted layer passes through their Jacobians.
+The outer level trains them with the start jointly (one query loss after K steps), or by the
+trajectory objective: every point of an adaptation, detached, is judged by one further step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from metamirror.geometry import Geometry, State
+from metamirror.methods.registry import Method, Parts
+from metamirror.mirror_maps.base import MirrorMap
+from metamirror.models import head_of
+from metamirror.models.norm import BatchNorm
+from metamirror.objectives import Objective
+from metamirror.types import Params, Task
+
+if TYPE_CHECKING:
+    from metamirror.learner import Learner
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of `warpgrad`.
+
+    Attributes:
+        objective: "joint" differentiates the query loss after K steps in the start and the warps;
+            "trajectory" replays each visited point for the warps.
+        start: under "trajectory", how the start learns: "leap" (along the path) or "maml".
+        approximate: under "trajectory", judge each visited point without the further step.
+        kernel: size of a warp convolution, 1 or 3; linear layers are warped by linear ones.
+        norm: batch normalisation in front of each warp.
+        activation: a ReLU behind each warp.
+        residual: add the warp to its input.
+        head: a warp behind the head's outputs too.
+        warp_after: names of the modules to warp, or names with the number of channels they put
+            out; our own models name theirs.
+    """
+
+    objective: Literal["joint", "trajectory"] = "joint"
+    start: Literal["leap", "maml"] = "leap"
+    approximate: bool = False
+    kernel: int = 3
+    norm: bool = False
+    activation: bool = False
+    residual: bool = False
+    head: bool = False
+    warp_after: Sequence[str] | Mapping[str, int] | None = None
+
+
+WARPS = "warps"
+
+
+class _Apply:
+    """A forward hook that sends a module's output through a warp.
+
+    An object, not a closure, so that a deep copy of the model refers to the copy of the warp.
+    """
+
+    def __init__(self, warp: nn.Module):
+        self.warp = warp
+
+    def __call__(self, module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+        warped: Tensor = self.warp(output)
+        return warped
+
+
+class Warp(nn.Module):
+    """A convolution or linear map that starts as the identity, with the options' decorations."""
+
+    def __init__(self, channels: int, convolution: bool, options: Options):
+        super().__init__()
+        self.norm = BatchNorm(channels) if options.norm else nn.Identity()
+        self.map: nn.Conv2d | nn.Linear
+        if convolution:
+            self.map = nn.Conv2d(channels, channels, options.kernel, padding=options.kernel // 2)
+        else:
+            self.map = nn.Linear(channels, channels)
+        self.residual = options.residual
+        self.activation = options.activation
+        with torch.no_grad():
+            self.map.weight.zero_()
+            if self.map.bias is not None:
+                self.map.bias.zero_()
+            if not options.residual:
+                centre = [options.kernel // 2] * 2 if convolution else []
+                index = torch.arange(channels)
+                self.map.weight[(index, index, *centre)] = 1
+
+    def forward(self, x: Tensor) -> Tensor:
+        warped: Tensor = self.map(self.norm(x))
+        if self.residual:
+            warped = x + warped
+        return warped.relu() if self.activation else warped
+
+
+def insert_warps(model: nn.Module, options: Options) -> None:
+    """Adds the warp layers to the model, at its own warp points or where the user says."""
+    points = options.warp_after if options.warp_after is not None else model_points(model)
+    named = [*points, *([head_of(model)] if options.head else [])]
+    if hasattr(model, WARPS):
+        raise ValueError(f"the model has an attribute {WARPS!r} already: rename it")
+    warps = nn.ModuleList()
+    for name in named:
+        try:
+            module = model.get_submodule(name)
+        except AttributeError as error:
+            names = [n for n, _ in model.named_modules() if n]
+            raise ValueError(f"warp_after names {name!r}; the modules are {names}") from error
+        channels, convolution = output_channels(module)
+        if isinstance(points, Mapping) and name in points:
+            channels = points[name]
+        if channels is None:
+            raise ValueError(
+                f"warp_after names {name!r}, which holds no convolution or linear layer to take the "
+                f"number of channels from; give warp_after={{{name!r}: channels}}"
+            )
+        like = next(model.parameters())
+        warp = Warp(channels, convolution, options).to(device=like.device, dtype=like.dtype)
+        warps.append(warp)
+        module.register_forward_hook(_Apply(warp))
+    model.add_module(WARPS, warps)
+
+
+def model_points(model: nn.Module) -> Sequence[str]:
+    """Where a model says that its warp layers go."""
+    points: Sequence[str] | None = getattr(model, "warp_points", None)
+    if points is None:
+        raise ValueError(
+            f"{type(model).__name__} does not say where warp layers go: pass "
+            f"warp_after=[module names], or set model.warp_points"
+        )
+    return points
+
+
+def output_channels(module: nn.Module) -> tuple[int | None, bool]:
+    """The channels that a module puts out, judged by its last layer, and whether it convolves."""
+    for layer in reversed(list(module.modules())):
+        if isinstance(layer, nn.Conv2d):
+            return layer.out_channels, True
+        if isinstance(layer, nn.Linear):
+            return layer.out_features, False
+    return None, True
+
+
+class WarpGeometry(Geometry):
+    """Gradient descent in the warped network: the geometry is in the model."""
+
+    def candidate_mirror_map(self, theta: Params) -> MirrorMap | None:
+        return None
+
+
+class TrajectoryLoss:
+    """Replay for the warps, and Leap or MAML for the start.
+
+    Its value is the mean query loss over the visited points; Leap's part has a gradient only.
+    """
+
+    def __init__(self, options: Options):
+        self.options = options
+
+    def __call__(self, learner: Learner, task: Task, state: State) -> Tensor:
+        path = learner.descend(task.support, state, order="none", keep=True)
+        visited = [State(_detached(s.z), s.memory) for s in path.states]
+        judged = [self._judge(learner, task, point) for point in visited[:-1]]
+        replay = torch.stack(judged).mean()
+        if self.options.start == "maml":
+            with_warps_fixed = _query_loss_with_fixed_warps(learner, task, state)
+            return replay + (with_warps_fixed - with_warps_fixed.detach())
+        leap = leap_surrogate(state.z, [s.z for s in visited])
+        return replay + (leap - leap.detach())
+
+    def _judge(self, learner: Learner, task: Task, point: State) -> Tensor:
+        if self.options.approximate:
+            return learner.query_loss(learner.geometry.primal(point), task)
+        return learner.query_loss(learner.descend(task.support, point, steps=1).phi, task)
+
+
+def leap_surrogate(start: Params, visited: Sequence[Params]) -> Tensor:
+    r"""A scalar whose gradient in the start is $\sum_k (z_k - z_{k+1}) / \|z_k - z_{k+1}\|$."""
+    total = next(iter(start.values())).new_zeros(())
+    for before, after in zip(visited, visited[1:], strict=False):
+        change = {name: z - after[name] for name, z in before.items()}
+        norm = torch.stack([c.square().sum() for c in change.values()]).sum().sqrt()
+        # A step of length zero has no direction: it contributes nothing.
+        inverse = torch.where(norm > 0, 1 / norm.clamp_min(torch.finfo(norm.dtype).tiny), 0)
+        products = [(start[name] * c).sum() for name, c in change.items()]
+        total = total + torch.stack(products).sum() * inverse
+    return total
+
+
+def _detached(tensors: Params) -> Params:
+    return {name: t.detach() for name, t in tensors.items()}
+
+
+def _query_loss_with_fixed_warps(learner: Learner, task: Task, state: State) -> Tensor:
+    """MAML's outer loss in which only the start has a gradient."""
+    warps = {
+        name: p.detach()
+        for name, p in learner.model.named_parameters()
+        if name.startswith(f"{WARPS}.")
+    }
+    path = learner.descend(task.support, state, fixed=warps)
+    return learner.query_loss({**warps, **path.phi}, task)
+
+
+def build(model: nn.Module, options: Options, lr: float) -> Parts:
+    """The model with warp layers; everything but them adapts."""
+    if options.kernel not in (1, 3):
+        raise ValueError(f"warpgrad:kernel is {options.kernel}; choose 1 or 3")
+    adapts = [name for name, p in model.named_parameters() if p.requires_grad]
+    insert_warps(model, options)
+    objective: Objective | None = (
+        TrajectoryLoss(options) if options.objective == "trajectory" else None
+    )
+    return Parts(model, WarpGeometry(), objective, adapts)
+
+
+METHOD = Method(
+    key="warpgrad",
+    title="WarpGrad",
+    optimizer="PGD",
+    geometry="NN-based low-rank matrix",
+    paper="Flennerhag, Rusu, Pascanu, Visin, Yin, Hadsell 2020",
+    build=build,
+    options=Options,
+    published={1: "52.3 ± 0.8", 5: "68.4 ± 0.6"},
+)

@@ -1,0 +1,349 @@
+r"""A Kronecker gradient network: a map that is the gradient of a convex function by construction.
+
+Per tensor, with $u = Sz$,
+
+$$\phi = b + S^\top\Big[u + \sum_k A_k^\top\big(w_k\,\tau \tanh((A_k u + c_k)/\tau)\big)
+        + E^\top U^\top\big(\omega\,\tau' \tanh((U e + c')/\tau')\big)\Big],$$
+
+where $A_k$ and $E$ are Kronecker products, $e$ concatenates $E u$ over *all* tensors (the last
+term couples layers, in both directions), and $S = \mathrm{diag}(e^{a/2})$ or a Kronecker product.
+Every factor is divided by its spectral norm and $\sum|w| + |\omega| \le \rho < 1$, so that the
+bracket's Jacobian is symmetric with eigenvalues in $[1-\rho, 1+\rho]$ whatever is learned.
+
+One hidden layer of the monotone gradient networks of Chaudhari, Pranav and Moura (2023).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from metamirror.kronecker import Shape, ShapeGroups, kronecker_product, transposed
+from metamirror.mirror_maps.base import (
+    Bounds,
+    MirrorMap,
+    check_point,
+    inner,
+    log_cosh,
+    solve_contraction,
+)
+from metamirror.mirror_maps.elementwise import check_contraction, spread
+from metamirror.types import Params
+
+Metric = Literal["diagonal", "kronecker"]
+
+
+def spectral_normalised(factor: Tensor) -> Tensor:
+    """A stack of matrices, each divided by its largest singular value."""
+    size = torch.linalg.matrix_norm(factor, ord=2, keepdim=True)
+    return factor / size.clamp_min(torch.finfo(factor.dtype).tiny)
+
+
+def distinct_singular_values(count: int, outputs: int, inputs: int) -> Tensor:
+    """Random matrices with singular values from 0.8 to 1: where they tie, the norm has no slope."""
+    rank = min(outputs, inputs)
+    left = torch.linalg.qr(torch.randn(count, outputs, rank))[0]
+    right = torch.linalg.qr(torch.randn(count, inputs, rank))[0]
+    return left * torch.linspace(0.8, 1, rank) @ right.mT
+
+
+class Scaling(nn.Module):
+    """S of one group: a bounded positive diagonal, or a Kronecker product with bounded spectrum."""
+
+    def __init__(self, count: int, shape: Shape, metric: Metric, log_range: float):
+        super().__init__()
+        self.log_range = log_range
+        # A vector has a single mode: a dense matrix on it would not be cheap, nor Kronecker.
+        self.diagonal = metric == "diagonal" or len(shape) == 1
+        if self.diagonal:
+            self.log_scale = nn.Parameter(torch.zeros(count, *shape))
+        else:
+            self.log_spectrum = nn.ParameterList(torch.zeros(count, n) for n in shape)
+            self.rotation = nn.ParameterList(torch.zeros(count, n, n) for n in shape)
+
+    def prepare(self) -> Tensor | list[Tensor]:
+        """The diagonal of S, or its factors D_j Q_j with Q_j a rotation."""
+        if self.diagonal:
+            return torch.exp(self.log_range / 2 * torch.tanh(self.log_scale))
+        share = self.log_range / 2 / len(self.log_spectrum)
+        return [
+            torch.exp(share * torch.tanh(d)).unsqueeze(-1) * torch.matrix_exp(r - r.mT)
+            for d, r in zip(self.log_spectrum, self.rotation, strict=True)
+        ]
+
+    @staticmethod
+    def apply_to(x: Tensor, s: Tensor | list[Tensor], *, transpose: bool = False) -> Tensor:
+        """Sx, or S'x."""
+        if isinstance(s, Tensor):
+            return s * x
+        return kronecker_product(x, transposed(s) if transpose else s)
+
+    @staticmethod
+    def solve(x: Tensor, s: Tensor | list[Tensor], *, transpose: bool = False) -> Tensor:
+        """S^-1 x, or S'^-1 x."""
+        if isinstance(s, Tensor):
+            return x / s
+        inverses = [torch.linalg.inv(f) for f in s]
+        return kronecker_product(x, transposed(inverses) if transpose else inverses)
+
+    def spectrum(self) -> Bounds:
+        """The smallest and largest eigenvalue of S'S now."""
+        s = self.prepare()
+        if isinstance(s, Tensor):
+            return float(s.min()) ** 2, float(s.max()) ** 2
+        values = [torch.linalg.svdvals(f).square() for f in s]
+        low = torch.stack([v.amin(-1) for v in values]).prod(0).min()
+        high = torch.stack([v.amax(-1) for v in values]).prod(0).max()
+        return float(low), float(high)
+
+
+class HiddenLayer(nn.Module):
+    """The terms A_k'(w_k tanh(A_k u + c_k)) of one group of tensors."""
+
+    def __init__(self, count: int, shape: Shape, terms: int):
+        super().__init__()
+        self.terms = terms
+        self.factors = nn.ParameterList(
+            distinct_singular_values(terms * count, n, n) for n in shape
+        )
+        self.weight = nn.Parameter(torch.zeros(terms * count, *shape))
+        self.offset = nn.Parameter(torch.zeros(terms * count, *shape))
+
+    def prepare(self, largest: float) -> dict[str, Any]:
+        """Normalised factors, and weights whose magnitude stays below `largest`."""
+        return {
+            "factors": [spectral_normalised(f) for f in self.factors],
+            "weight": largest * torch.tanh(self.weight),
+        }
+
+
+class Coupling(nn.Module):
+    """E'U'(omega tanh(U e + c')): one hidden layer that reads, and writes to, every tensor."""
+
+    def __init__(self, groups: ShapeGroups, units: int):
+        super().__init__()
+        self.encoded = [
+            (len(names), tuple(max(1, n // 8) for n in shape))
+            for shape, names in groups.members.items()
+        ]
+        self.encoders = nn.ModuleList(
+            nn.ParameterList(
+                distinct_singular_values(count, m, n) for n, m in zip(shape, small, strict=True)
+            )
+            for shape, (count, small) in zip(groups.members, self.encoded, strict=True)
+        )
+        self.sizes = [count * math.prod(small) for count, small in self.encoded]
+        self.mixing = nn.Parameter(distinct_singular_values(1, units, sum(self.sizes))[0])
+        self.weight = nn.Parameter(torch.zeros(units))
+        self.offset = nn.Parameter(torch.zeros(units))
+
+    def prepare(self, largest: float) -> dict[str, Any]:
+        """As for a hidden layer."""
+        return {
+            "encoders": [[spectral_normalised(f) for f in factors] for factors in self.encoders],
+            "mixing": spectral_normalised(self.mixing),
+            "weight": largest * torch.tanh(self.weight),
+        }
+
+    def hidden(self, u: Sequence[Tensor], p: Mapping[str, Any]) -> Tensor:
+        """U e."""
+        parts = [kronecker_product(x, f).flatten() for x, f in zip(u, p["encoders"], strict=True)]
+        mixed: Tensor = p["mixing"] @ torch.cat(parts)
+        return mixed
+
+    def backward_through(self, hidden: Tensor, p: Mapping[str, Any]) -> list[Tensor]:
+        """E'U' hidden, one tensor per group."""
+        parts = (p["mixing"].mT @ hidden).split(self.sizes)
+        return [
+            kronecker_product(part.reshape(count, *small), transposed(f))
+            for part, (count, small), f in zip(parts, self.encoded, p["encoders"], strict=True)
+        ]
+
+
+class GradientNet(MirrorMap):
+    """phi = grad Psi(z), with known constants m and M.
+
+    Args:
+        start: the parameters at the start: shapes, and the scale at which the tanh bend.
+        coupled: add the layer that couples all tensors.
+        metric: S diagonal (contains MetaSGD with positive rates) or Kronecker (contains positive
+            definite MetaCurvature).
+        terms: hidden layers of the size of the tensor, side by side.
+        units: width of the coupling's hidden layer.
+        rho: how far the bracket's slopes may be from 1, below 1.
+        coupling: the part of rho that belongs to the coupling.
+        log_range: eigenvalues of S'S stay within exp(-log_range) and exp(log_range).
+        modes: modes of single parameters where they differ from the stored shape.
+
+    >>> g = GradientNet({"w": torch.randn(4, 3), "b": torch.randn(4)})
+    >>> z = {"w": torch.randn(4, 3), "b": torch.randn(4)}
+    >>> torch.equal(g(z)["w"], z["w"]), [round(b, 2) for b in g.bounds()]
+    (True, [0.01, 19.0])
+    """
+
+    is_gradient = True
+
+    def __init__(
+        self,
+        start: Params,
+        *,
+        coupled: bool = True,
+        metric: Metric = "diagonal",
+        terms: int = 1,
+        units: int = 128,
+        rho: float = 0.9,
+        coupling: float = 0.3,
+        log_range: float = math.log(10),
+        modes: Mapping[str, Shape] | None = None,
+    ):
+        super().__init__()
+        check_contraction(rho, log_range)
+        if terms < 1 or units < 1:
+            raise ValueError(f"terms is {terms} and units {units}; both must be at least 1")
+        if coupled and not 0 < coupling <= rho:
+            raise ValueError(
+                f"coupling is {coupling}; as a part of rho = {rho} it lies in (0, rho]"
+            )
+        self.rho, self.log_range, self.terms = rho, log_range, terms
+        self.coupling_rho = coupling if coupled else 0.0
+        self.groups = ShapeGroups({n: tuple(t.shape) for n, t in start.items()}, modes)
+        self.scalings, self.layers, self.shifts = (
+            nn.ModuleList(),
+            nn.ModuleList(),
+            nn.ParameterList(),
+        )
+        like = next(iter(start.values()))
+        for i, (shape, names) in enumerate(self.groups.members.items()):
+            count = len(names)
+            self.scalings.append(Scaling(count, shape, metric, log_range))
+            self.shifts.append(torch.zeros(count, *shape))
+            # Vectors have one mode: a hidden layer on it would be dense. Theirs is the coupling.
+            self.layers.append(
+                HiddenLayer(count, shape, terms) if len(shape) > 1 else nn.Identity()
+            )
+            # A tanh bends over a distance of its width: the spread of what it acts on.
+            widths = torch.tensor([spread(start[name]) for name in names]).repeat(terms)
+            self.register_buffer(f"width_{i}", widths.view(-1, *[1] * len(shape)))
+        self.coupling = Coupling(self.groups, units) if coupled else None
+        self.register_buffer("coupling_width", torch.ones(()))
+        self.to(device=like.device, dtype=like.dtype)
+        if self.coupling is not None and like.device.type != "meta":
+            with torch.no_grad():
+                p = self.coupling.prepare(0.0)
+                size = float(
+                    self.coupling.hidden(self.groups.stack(start), p).square().mean().sqrt()
+                )
+            self.coupling_width.fill_(size if size > 0 else 1.0)
+
+    def prepare(self) -> dict[str, Any]:
+        largest = (self.rho - self.coupling_rho) / self.terms
+        return {
+            "scalings": [scaling.prepare() for scaling in self.scalings],
+            "layers": [
+                layer.prepare(largest) if isinstance(layer, HiddenLayer) else None
+                for layer in self.layers
+            ],
+            "coupling": None if self.coupling is None else self.coupling.prepare(self.coupling_rho),
+        }
+
+    def forward(self, z: Params, prepared: Mapping[str, Any] | None = None) -> Params:
+        p = prepared or self.prepare()
+        u = [
+            Scaling.apply_to(x, s) for x, s in zip(self.groups.stack(z), p["scalings"], strict=True)
+        ]
+        outputs = [
+            shift + Scaling.apply_to(x + n, s, transpose=True)
+            for x, n, s, shift in zip(
+                u, self._offset(u, p), p["scalings"], self.shifts, strict=True
+            )
+        ]
+        return self.groups.unstack(outputs)
+
+    def _offset(self, u: Sequence[Tensor], p: Mapping[str, Any]) -> list[Tensor]:
+        """What the bracket adds to u: a contraction with constant rho."""
+        offsets = []
+        for i, x in enumerate(u):
+            layer, prepared = self.layers[i], p["layers"][i]
+            if prepared is None:
+                offsets.append(torch.zeros_like(x))
+                continue
+            bent = torch.tanh(self._scaled(i, x, prepared))
+            back = kronecker_product(
+                prepared["weight"] * getattr(self, f"width_{i}") * bent,
+                transposed(prepared["factors"]),
+            )
+            offsets.append(back.reshape(layer.terms, *x.shape).sum(0))
+        if self.coupling is None:
+            return offsets
+        prepared, width = p["coupling"], self.coupling_width
+        bent = torch.tanh((self.coupling.hidden(u, prepared) + self.coupling.offset) / width)
+        coupled = self.coupling.backward_through(prepared["weight"] * width * bent, prepared)
+        return [a + b for a, b in zip(offsets, coupled, strict=True)]
+
+    def _scaled(self, i: int, x: Tensor, prepared: Mapping[str, Any]) -> Tensor:
+        """(A_k u + c_k) / tau for the tensors of one group, the terms stacked."""
+        layer = self.layers[i]
+        stacked = x.repeat(layer.terms, *[1] * (x.dim() - 1)) if layer.terms > 1 else x
+        hidden = kronecker_product(stacked, prepared["factors"]) + layer.offset
+        return hidden / getattr(self, f"width_{i}")
+
+    def inverse(self, phi: Params) -> Params:
+        """By a fixed point that contracts at least by rho each time."""
+        check_point(phi, self.groups.shapes)
+        p = self.prepare()
+        targets = [
+            Scaling.solve(x - shift, s, transpose=True)
+            for x, shift, s in zip(self.groups.stack(phi), self.shifts, p["scalings"], strict=True)
+        ]
+        shapes, sizes = [t.shape for t in targets], [t.numel() for t in targets]
+
+        def cut(flat: Tensor) -> list[Tensor]:
+            return [t.reshape(s) for t, s in zip(flat.split(sizes), shapes, strict=True)]
+
+        def offset(flat: Tensor) -> Tensor:
+            return torch.cat([n.flatten() for n in self._offset(cut(flat), p)])
+
+        u = cut(solve_contraction(torch.cat([t.flatten() for t in targets]), offset, self.rho))
+        return self.groups.unstack(
+            [Scaling.solve(x, s) for x, s in zip(u, p["scalings"], strict=True)]
+        )
+
+    def bounds(self, *, current: bool = False) -> Bounds:
+        if not current:
+            reach = math.exp(self.log_range)
+            return ((1 - self.rho) / reach, (1 + self.rho) * reach)
+        p = self.prepare()
+        down = up = 0.0
+        for prepared in p["layers"]:
+            if prepared is not None:
+                # Factors have norm one: the largest weight of each term bounds that term.
+                terms = prepared["weight"].reshape(self.terms, -1)
+                down = min(down, float(terms.amin(1).clamp_max(0).sum()))
+                up = max(up, float(terms.amax(1).clamp_min(0).sum()))
+        if p["coupling"] is not None:
+            down += min(0.0, float(p["coupling"]["weight"].min()))
+            up += max(0.0, float(p["coupling"]["weight"].max()))
+        spectra = [scaling.spectrum() for scaling in self.scalings]
+        return ((1 + down) * min(s[0] for s in spectra), (1 + up) * max(s[1] for s in spectra))
+
+    def potential(self, z: Params) -> Tensor:
+        p = self.prepare()
+        total = inner(self.groups.unstack(list(self.shifts)), z)
+        u = [
+            Scaling.apply_to(x, s) for x, s in zip(self.groups.stack(z), p["scalings"], strict=True)
+        ]
+        for i, x in enumerate(u):
+            total = total + x.square().sum() / 2
+            if (prepared := p["layers"][i]) is not None:
+                bent = log_cosh(self._scaled(i, x, prepared))
+                width = getattr(self, f"width_{i}")
+                total = total + (prepared["weight"] * width.square() * bent).sum()
+        if self.coupling is not None:
+            width = self.coupling_width
+            bent = log_cosh((self.coupling.hidden(u, p["coupling"]) + self.coupling.offset) / width)
+            total = total + (p["coupling"]["weight"] * width.square() * bent).sum()
+        return total

@@ -1,0 +1,51 @@
+"""Networks to meta-learn. Any other `nn.Module` works as well."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from metamirror.models.conv4 import Conv4
+from metamirror.models.mlp import MLP
+from metamirror.models.norm import BatchNorm, convert_batch_norm
+from metamirror.models.resnet12 import ResNet12
+
+MODELS: dict[str, type[nn.Module]] = {"conv4": Conv4, "resnet12": ResNet12, "mlp": MLP}
+
+__all__ = [
+    "MLP",
+    "MODELS",
+    "BatchNorm",
+    "Conv4",
+    "ResNet12",
+    "build",
+    "convert_batch_norm",
+    "head_of",
+]
+
+
+def build(name: str, **options: Any) -> nn.Module:
+    """A model by name, as a run's configuration gives it.
+
+    >>> build("mlp", inputs=2, outputs=3).head
+    Linear(in_features=40, out_features=3, bias=True)
+    """
+    if name not in MODELS:
+        raise ValueError(f"no model is called {name!r}; choose from {sorted(MODELS)}")
+    try:
+        return MODELS[name](**options)
+    except TypeError as error:
+        raise ValueError(f"{name} does not take {options}: {error}") from error
+
+
+def head_of(model: nn.Module) -> str:
+    """The name of the last linear layer: `head` on our models, found by order on others."""
+    linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    if "head" in linear:
+        return "head"
+    if not linear:
+        raise ValueError(
+            f"{type(model).__name__} has no nn.Linear: name the layer that adapts with head=..."
+        )
+    return linear[-1]

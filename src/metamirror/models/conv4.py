@@ -1,0 +1,78 @@
+"""The four-layer convolutional network of Vinyals et al. (2016), the paper's model."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from metamirror.models.images import as_images
+from metamirror.models.norm import BatchNorm
+
+
+class ConvBlock(nn.Module):
+    """3x3 convolution, batch normalisation, ReLU, 2x2 max-pooling."""
+
+    def __init__(self, channels: int, filters: int):
+        super().__init__()
+        self.conv = nn.Conv2d(channels, filters, 3, padding=1)
+        self.norm = BatchNorm(filters)
+        nn.init.xavier_uniform_(self.conv.weight)
+        if self.conv.bias is not None:
+            nn.init.zeros_(self.conv.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.max_pool2d(F.relu(self.norm(self.conv(x))), 2)
+
+
+class Conv4(nn.Module):
+    """Four blocks of 3x3 convolutions and a linear head.
+
+    Args:
+        ways: number of classes.
+        channels: of the pictures.
+        image_size: height and width of the pictures, at least 16.
+        width: filters of each layer; the paper's is 64.
+
+    >>> import torch
+    >>> Conv4(ways=5, channels=1, image_size=28)(torch.rand(3, 1, 28, 28)).shape
+    torch.Size([3, 5])
+    """
+
+    def __init__(self, ways: int = 5, channels: int = 3, image_size: int = 84, width: int = 64):
+        super().__init__()
+        check_sizes(ways=ways, channels=channels, width=width)
+        if image_size < 16:
+            raise ValueError(f"image_size is {image_size}; conv4 halves it four times and needs 16")
+        self.config = {
+            "name": "conv4",
+            "ways": ways,
+            "channels": channels,
+            "image_size": image_size,
+            "width": width,
+        }
+        self.channels, self.image_size = channels, image_size
+        inputs = [channels, width, width, width]
+        self.blocks = nn.Sequential(
+            OrderedDict((f"{i}", ConvBlock(n, width)) for i, n in enumerate(inputs))
+        )
+        positions = (image_size // 16) ** 2
+        self.head = nn.Linear(width * positions, ways)
+        nn.init.xavier_uniform_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+        # The head reads a feature map: its weight is a tensor of three modes, stored as a matrix.
+        self.modes = {"head.weight": (ways, width, positions)}
+        self.warp_points = [f"blocks.{i}" for i in range(4)]
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = as_images(x, self.channels, self.image_size, self.head.weight.dtype)
+        logits: Tensor = self.head(self.blocks(x).flatten(1))
+        return logits
+
+
+def check_sizes(**sizes: int) -> None:
+    """Refuse sizes below one, by name."""
+    for name, value in sizes.items():
+        if value < 1:
+            raise ValueError(f"{name} is {value}; it must be at least 1")

@@ -1,0 +1,67 @@
+"""A progress bar on a terminal, plain lines elsewhere; always on standard error."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+
+SECONDS_BETWEEN_LINES = 10.0
+
+
+class Progress:
+    """Counts towards a total: `update(done, note)`.
+
+    Args:
+        title: what is being done.
+        total: how much there is to do.
+    """
+
+    def __init__(self, title: str, total: int):
+        self.title, self.total = title, total
+        self.bar: Bar | None = None
+        if sys.stderr.isatty():
+            self.bar = Bar(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[rate]}"),
+                TimeRemainingColumn(),
+                TextColumn("{task.fields[note]}"),
+                console=Console(stderr=True),
+            )
+            self.row = self.bar.add_task(title, total=total, rate="", note="")
+        self.began = self.last = time.monotonic()
+
+    def __enter__(self) -> Progress:
+        if self.bar is not None:
+            self.bar.start()
+        return self
+
+    def update(self, done: int, note: str) -> None:
+        """Shows how far it has come, and a few words."""
+        now = time.monotonic()
+        rate = done / max(now - self.began, 1e-9)
+        if self.bar is not None:
+            self.bar.update(self.row, completed=done, rate=f"{rate:.1f}/s", note=note)
+        elif now - self.last >= SECONDS_BETWEEN_LINES or done >= self.total:
+            left = (self.total - done) / rate
+            print(
+                f"{self.title}: {done}/{self.total}, {rate:.1f}/s, {left:.0f} s left, {note}",
+                file=sys.stderr,
+                flush=True,
+            )
+            self.last = now
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.bar is not None:
+            self.bar.stop()
