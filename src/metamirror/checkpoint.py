@@ -21,7 +21,7 @@ CONFIG, TENSORS = "learner.json", "learner.safetensors"
 
 def tensors_of(learner: Learner) -> dict[str, Tensor]:
     """Parameters and persistent buffers, tied ones once."""
-    named = dict(learner.named_parameters())
+    named: dict[str, Tensor] = dict(learner.named_parameters())
     persistent = set(learner.state_dict())
     named.update((n, b) for n, b in learner.named_buffers() if n in persistent)
     return {name: tensor.detach() for name, tensor in named.items()}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json as json_module
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
 import tyro
@@ -52,7 +52,7 @@ def methods(json: bool = False) -> None:
         return
     table = Table(title="Extra parameters: beyond the start, on conv4-64 at 84x84, 5 ways")
     for column in ("method", "lower-level optimiser", "loss geometry", "paper", "extra parameters"):
-        justify = "right" if column == "extra parameters" else "left"
+        justify: Literal["left", "right"] = "right" if column == "extra parameters" else "left"
         table.add_column(column, justify=justify, overflow="fold")
     for row in rows:
         values = (row["method"], row["optimizer"], row["geometry"], row["paper"])
@@ -100,7 +100,11 @@ def evaluate(
     )
 
 
-COMMANDS = {"methods": methods, "train": train, "evaluate": evaluate}
+COMMANDS: dict[str, Callable[..., None]] = {
+    "methods": methods,
+    "train": train,
+    "evaluate": evaluate,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 Shape = tuple[int, ...]
 
+FEW = 8
+
 
 def fold(shape: Sequence[int]) -> Shape:
     """The modes in which a parameter is factored: scalars as vectors, kernels as (out, in, rest).
@@ -33,19 +35,26 @@ def mode_product(x: Tensor, matrix: Tensor, mode: int) -> Tensor:
     return product.reshape(product.shape[:2] + moved.shape[2:]).movedim(1, mode)
 
 
-def kronecker_product(x: Tensor, factors: Sequence[Tensor], first_mode: int = 1) -> Tensor:
+def kronecker_product(x: Tensor, factors: Sequence[Tensor | None], first_mode: int = 1) -> Tensor:
     """(F_1 kron .. kron F_O) vec(x) for each stacked tensor, without forming the matrix.
 
-    The factors belong to the modes from `first_mode` on; modes before it are left alone.
+    The factors belong to the modes from `first_mode` on; modes before it are left alone, and so
+    are those whose factor is None.
     """
     for mode, factor in enumerate(factors, start=first_mode):
-        x = mode_product(x, factor, mode)
+        if factor is not None:
+            x = mode_product(x, factor, mode)
     return x
 
 
-def transposed(factors: Sequence[Tensor]) -> list[Tensor]:
+def transposed(factors: Sequence[Tensor | None]) -> list[Tensor | None]:
     """The factors of the transposed map."""
-    return [factor.mT for factor in factors]
+    return [None if factor is None else factor.mT for factor in factors]
+
+
+def averaging(matrix: Tensor) -> Tensor:
+    """Positive weights with rows that sum to one, from a random matrix."""
+    return matrix.abs() / matrix.abs().sum(-1, keepdim=True)
 
 
 class KroneckerLinear(nn.Module):
@@ -57,16 +66,22 @@ class KroneckerLinear(nn.Module):
         count: how many tensors of this shape are stacked.
         inputs: shape of one input tensor.
         outputs: shape of one output tensor, of the same order.
+        before_relu: whether a ReLU follows. A handful of units may then all start dead, and stay
+            so: a layer with at most `FEW` starts as weighted averages plus 1.
     """
 
-    def __init__(self, count: int, inputs: Shape, outputs: Shape):
+    def __init__(self, count: int, inputs: Shape, outputs: Shape, *, before_relu: bool = False):
         super().__init__()
         self.factors = nn.ParameterList(
             torch.randn(count, m, n) / math.sqrt(n) for n, m in zip(inputs, outputs, strict=True)
         )
         with torch.no_grad():
             self.factors[0].mul_(math.sqrt(2))
-        self.bias = nn.Parameter(torch.zeros(count, *outputs))
+            alive = before_relu and math.prod(outputs) <= FEW
+            if alive:
+                for factor in self.factors:
+                    factor.copy_(averaging(factor))
+        self.bias = nn.Parameter(torch.full((count, *outputs), float(alive)))
 
     def forward(self, x: Tensor) -> Tensor:
         return kronecker_product(x, list(self.factors)) + self.bias

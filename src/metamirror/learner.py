@@ -122,14 +122,14 @@ class Learner(nn.Module):
         foreign = torch_batch_norms(self.model)
         if foreign and self.vectorize:
             raise ValueError(
-                f"{foreign[0]} is a batch or instance normalisation of torch.nn, whose second-order "
-                f"gradients torch.func.vmap gets wrong without an error: pass the model through "
-                f"metamirror.models.convert_batch_norm, or leave vectorize off"
+                f"{foreign[0]} is a batch or instance normalisation of torch.nn, whose "
+                f"second-order gradients torch.func.vmap gets wrong without an error: pass the "
+                f"model through metamirror.models.convert_batch_norm, or leave vectorize off"
             )
         if foreign and self.norm == "inductive":
             raise ValueError(
-                f"{foreign[0]} of torch.nn cannot take the support set's statistics: pass the model "
-                f"through metamirror.models.convert_batch_norm, or use norm='transductive'"
+                f"{foreign[0]} of torch.nn cannot take the support set's statistics: pass the "
+                f"model through metamirror.models.convert_batch_norm, or use norm='transductive'"
             )
 
     # What users call
@@ -249,7 +249,7 @@ class Learner(nn.Module):
         return output
 
     def statistics(self, phi: Params, support: Batch) -> Statistics | None:
-        """The support set's normalisation statistics at phi; None under the transductive protocol."""
+        """The support set's statistics for normalisation at phi; None if norm is transductive."""
         if self.norm == "transductive":
             return None
         with recorded_statistics() as recorded:

@@ -29,7 +29,7 @@ class Options:
     """
 
     variant: Literal["live", "paper", "released"] = "live"
-    blocks: Literal["layer", "tensor", "index"] | list | tuple = "layer"  # type: ignore[type-arg]
+    blocks: Blocks = "layer"
     scale: Scale | None = None
     heads: Heads | None = None
     extra_relu: bool | None = None
@@ -45,10 +45,9 @@ VARIANTS: dict[str, tuple[Scale, Heads, bool]] = {
 def build(model: nn.Module, options: Options, lr: float) -> Parts:
     """A map over every parameter of the model; its start is the dual one."""
     scale, heads, extra_relu = VARIANTS[options.variant]
-    blocks: Blocks = options.blocks
     g = BlockIAF(
         {name: tuple(p.shape) for name, p in learned(model).items()},
-        blocks=blocks,
+        blocks=options.blocks,
         scale=options.scale or scale,
         heads=options.heads or heads,
         extra_relu=extra_relu if options.extra_relu is None else options.extra_relu,

@@ -2,7 +2,8 @@ r"""ECML: gradient descent from a start whose Gauss-Newton matrix is taught to b
 
 The outer level minimises
 
-$$L(\phi^{(K)}; \mathrm{query}) + \gamma \cdot \frac1K \sum_{k<K} \mathrm{Var}_i \log\lambda_i(\phi^{(k)}),$$
+$$L(\phi^{(K)}; \mathrm{query})
+        + \gamma \cdot \frac1K \sum_{k<K} \mathrm{Var}_i \log\lambda_i(\phi^{(k)}),$$
 
 with $\lambda$ the non-zero eigenvalues of $JJ^\top$ and J the Jacobian of the support outputs in a
 subset of the parameters. For the head alone $JJ^\top = (FF^\top + 11^\top) \otimes I$ with F the
@@ -114,7 +115,7 @@ def log_eigenvalue_variance(gram: Tensor, rank: int) -> Tensor:
     """
     # Apple's GPUs have no double precision.
     precise = torch.float32 if gram.device.type == "mps" else torch.float64
-    values = torch.linalg.eigvalsh(gram.to(precise))[-rank:]
+    values: Tensor = torch.linalg.eigvalsh(gram.to(precise))[-rank:]
     floor = values[-1] * torch.finfo(precise).eps
     logs = (values.clamp_min(0) + floor).log()
     return logs.var(correction=0)

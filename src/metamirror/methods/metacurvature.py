@@ -6,8 +6,9 @@ modes; a vector is multiplied elementwise. All factors start at the identity and
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -62,8 +63,9 @@ class KroneckerGeometry(Geometry):
 
     def precondition(self, grad: Params) -> Params:
         """P(G)."""
-        stacked = zip(self.groups.stack(grad), self.factors, strict=True)
-        return self.groups.unstack([self._multiply(g, list(factors)) for g, factors in stacked])
+        factors = cast(Iterable[nn.ParameterList], self.factors)
+        stacked = zip(self.groups.stack(grad), factors, strict=True)
+        return self.groups.unstack([self._multiply(g, list(f)) for g, f in stacked])
 
     def _multiply(self, g: Tensor, factors: list[Tensor]) -> Tensor:
         if g.dim() == 2:

@@ -10,8 +10,9 @@ gradient whatever its size; its last layer starts at zero in one of its two fact
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -75,8 +76,10 @@ class KroneckerTransform(nn.Module):
             self.stacks.append(layers)
 
     def forward(self, grad: Params) -> Params:
+        linears = cast(Iterable[nn.ParameterList], self.linear)
+        stacks = cast(Iterable[Sequence[nn.ParameterList]], self.stacks)
         outputs = []
-        for g, linear, stack in zip(self.groups.stack(grad), self.linear, self.stacks, strict=True):
+        for g, linear, stack in zip(self.groups.stack(grad), linears, stacks, strict=True):
             factors = [f.mT @ f for f in linear] if self.psd else list(linear)
             output, hidden = self._multiply(g, factors), g
             for depth, layer in enumerate(stack):
@@ -131,7 +134,7 @@ class TransformGeometry(Geometry):
 
     def candidate_mirror_map(self, theta: Params) -> MirrorMap | None:
         """Only a constant linear transform is the map of a quadratic h."""
-        if self.adapt_transform or any(len(stack) for stack in self.transform.stacks):
+        if self.adapt_transform or any(self.transform.stacks):
             return None
         return Linear(self.transform)
 

@@ -102,7 +102,8 @@ class TransformedGeometry(Geometry):
             pulled = _mix(transforms[layer].mT, g)
             if layer not in masks:
                 return pulled
-            return masks[layer].view(-1, *[1] * (g.dim() - 1)) * pulled
+            mask: Tensor = masks[layer].view(-1, *[1] * (g.dim() - 1))
+            return mask * pulled
 
         return {name: one(name, g) for name, g in grad.items()}
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -36,7 +37,7 @@ class Options:
         start: under "trajectory", how the start learns: "leap" (along the path) or "maml".
         approximate: under "trajectory", judge each visited point without the further step.
         kernel: size of a warp convolution, 1 or 3; linear layers are warped by linear ones.
-        norm: batch normalisation in front of each warp.
+        batch_norm: batch normalisation in front of each warp.
         activation: a ReLU behind each warp.
         residual: add the warp to its input.
         head: a warp behind the head's outputs too.
@@ -48,7 +49,7 @@ class Options:
     start: Literal["leap", "maml"] = "leap"
     approximate: bool = False
     kernel: int = 3
-    norm: bool = False
+    batch_norm: bool = False
     activation: bool = False
     residual: bool = False
     head: bool = False
@@ -77,7 +78,7 @@ class Warp(nn.Module):
 
     def __init__(self, channels: int, convolution: bool, options: Options):
         super().__init__()
-        self.norm = BatchNorm(channels) if options.norm else nn.Identity()
+        self.norm = BatchNorm(channels) if options.batch_norm else nn.Identity()
         self.map: nn.Conv2d | nn.Linear
         if convolution:
             self.map = nn.Conv2d(channels, channels, options.kernel, padding=options.kernel // 2)
@@ -92,7 +93,8 @@ class Warp(nn.Module):
             if not options.residual:
                 centre = [options.kernel // 2] * 2 if convolution else []
                 index = torch.arange(channels)
-                self.map.weight[(index, index, *centre)] = 1
+                diagonal: tuple[Tensor | int, ...] = (index, index, *centre)
+                self.map.weight[diagonal] = 1
 
     def forward(self, x: Tensor) -> Tensor:
         warped: Tensor = self.map(self.norm(x))
@@ -119,8 +121,8 @@ def insert_warps(model: nn.Module, options: Options) -> None:
             channels = points[name]
         if channels is None:
             raise ValueError(
-                f"warp_after names {name!r}, which holds no convolution or linear layer to take the "
-                f"number of channels from; give warp_after={{{name!r}: channels}}"
+                f"warp_after names {name!r}, which holds no convolution or linear layer to take "
+                f"the number of channels from; give warp_after={{{name!r}: channels}}"
             )
         like = next(model.parameters())
         warp = Warp(channels, convolution, options).to(device=like.device, dtype=like.dtype)
@@ -186,7 +188,7 @@ class TrajectoryLoss:
 def leap_surrogate(start: Params, visited: Sequence[Params]) -> Tensor:
     r"""A scalar whose gradient in the start is $\sum_k (z_k - z_{k+1}) / \|z_k - z_{k+1}\|$."""
     total = next(iter(start.values())).new_zeros(())
-    for before, after in zip(visited, visited[1:], strict=False):
+    for before, after in pairwise(visited):
         change = {name: z - after[name] for name, z in before.items()}
         norm = torch.stack([c.square().sum() for c in change.values()]).sum().sqrt()
         # A step of length zero has no direction: it contributes nothing.

@@ -92,8 +92,8 @@ def check_point(point: Params, shapes: Mapping[str, tuple[int, ...]]) -> None:
     """Refuse a point that lacks a parameter, has another shape, or is not finite."""
     if set(point) != set(shapes):
         raise ValueError(
-            f"the point has {sorted(set(point) - set(shapes))} that the map does not know and lacks "
-            f"{sorted(set(shapes) - set(point))}"
+            f"the point has {sorted(set(point) - set(shapes))} that the map does not know and "
+            f"lacks {sorted(set(shapes) - set(point))}"
         )
     for name, tensor in point.items():
         if tuple(tensor.shape) != tuple(shapes[name]):

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from metamirror.kronecker import KroneckerLinear, Shape, ShapeGroups
+from metamirror.kronecker import FEW, KroneckerLinear, Shape, ShapeGroups, averaging
 from metamirror.mirror_maps.base import Bounds, MirrorMap, check_point
 from metamirror.mirror_maps.partition import Blocks, Partition
 from metamirror.types import Params
@@ -45,8 +45,11 @@ class Encoders(nn.Module):
         super().__init__()
         full, half, quarter, eighth = halved(shape)
         self.layers = nn.ModuleList(
-            KroneckerLinear(count, a, b)
-            for a, b in ((full, half), (half, quarter), (quarter, eighth))
+            [
+                KroneckerLinear(count, full, half, before_relu=True),
+                KroneckerLinear(count, half, quarter, before_relu=True),
+                KroneckerLinear(count, quarter, eighth, before_relu=final_relu),
+            ]
         )
         self.final_relu = final_relu
 
@@ -64,7 +67,8 @@ class Decoders(nn.Module):
         full, half, quarter, eighth = halved(shape)
         self.inputs = eighth
         self.trunk = nn.ModuleList(
-            KroneckerLinear(count, a, b) for a, b in ((eighth, quarter), (quarter, half))
+            KroneckerLinear(count, a, b, before_relu=True)
+            for a, b in ((eighth, quarter), (quarter, half))
         )
         self.alpha = KroneckerLinear(count, half, full)
         self.mu = KroneckerLinear(count, half, full)
@@ -75,6 +79,8 @@ class Decoders(nn.Module):
                 zeroed = {"one zero factor": 1, "all zero factors": None, "random": 0}[heads]
                 for factor in list(head.factors)[:zeroed]:
                     factor.zero_()
+                if heads == "random":
+                    head.factors[0].mul_(0.1)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         x = x.reshape(x.shape[0], *self.inputs)
@@ -93,7 +99,7 @@ class BlockIAF(MirrorMap):
             paper, "exponential" as in its released code.
         heads: how the decoders' output layers start: with "one zero factor" the map starts as
             the identity (given a scale of 1) and trains; with "all zero factors", as released,
-            it never trains beyond a diagonal affine map; "random" does not start as the identity.
+            it never trains beyond a diagonal affine map; "random" starts near a scaled identity.
         extra_relu: a ReLU on embeddings and on decoder inputs, as in the released code.
         modes: modes of single parameters where they differ from the stored shape.
 
@@ -143,7 +149,13 @@ class BlockIAF(MirrorMap):
         for before, block in zip(self.partition.blocks, later, strict=False):
             seen = sum(size[name] for name in before) + (self.context[-1] if self.context else 0)
             self.context.append(seen)
-            self.connections.append(nn.Linear(seen, sum(size[name] for name in block)))
+            connect = nn.Linear(seen, sum(size[name] for name in block))
+            # As in KroneckerLinear: a decoder of few inputs must not start dead.
+            few = torch.cat([torch.full((size[name],), size[name] <= FEW) for name in block])
+            with torch.no_grad():
+                connect.bias.masked_fill_(few, 1.0)
+                connect.weight[few] = 0.1 * averaging(connect.weight[few])
+            self.connections.append(connect)
 
     def prepare(self) -> dict[str, Any]:
         return {

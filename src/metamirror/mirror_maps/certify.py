@@ -113,10 +113,11 @@ def _at_point(
     prepared = g.prepare()
 
     def apply(z: Params) -> Params:
-        return g(z, prepared)
+        phi: Params = g(z, prepared)
+        return phi
 
     with torch.no_grad():
-        _, pull = torch.func.vjp(apply, point)
+        pull = torch.func.vjp(apply, point)[1]
 
         def push(v: Params) -> Params:
             tangent: Params = torch.func.jvp(apply, (point,), (v,))[1]

@@ -1,6 +1,7 @@
 r"""The smallest provable map: every number on its own, through a monotone mixture of tanh.
 
-$$\phi_i = b_i + e^{a_i}\Big[z_i + \sum_{k \le R} w_{ck}\,\tau_{ck} \tanh\frac{z_i - t_{ck}}{\tau_{ck}}\Big]$$
+$$\phi_i = b_i + e^{a_i}\Big[z_i
+        + \sum_{k \le R} w_{ck}\,\tau_{ck} \tanh\frac{z_i - t_{ck}}{\tau_{ck}}\Big]$$
 
 with (w, t, tau) shared by an output channel c. Since $|w_{ck}| \le \rho / R$, the bracket's slope
 lies in $[1 - \rho, 1 + \rho]$ whatever is learned.
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -102,7 +104,8 @@ class Elementwise(MirrorMap):
 
     def _offset(self, i: int, x: Tensor, p: Mapping[str, Any]) -> Tensor:
         scaled = (x.unsqueeze(-1) - self.knot[i].unsqueeze(-2)) / p["width"][i]
-        return (p["weight"][i] * p["width"][i] * torch.tanh(scaled)).sum(-1)
+        mixture: Tensor = (p["weight"][i] * p["width"][i] * torch.tanh(scaled)).sum(-1)
+        return mixture
 
     def inverse(self, phi: Params) -> Params:
         """By a fixed point that contracts at least by rho each time."""
@@ -110,7 +113,7 @@ class Elementwise(MirrorMap):
         p = self.prepare()
         outputs = [
             solve_contraction(
-                (x - self.shift[i]) / p["rate"][i], lambda u, i=i: self._offset(i, u, p), self.rho
+                (x - self.shift[i]) / p["rate"][i], partial(self._offset, i, p=p), self.rho
             )
             for i, x in enumerate(self.groups.stack(phi))
         ]

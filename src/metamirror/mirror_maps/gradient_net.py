@@ -16,8 +16,8 @@ One hidden layer of the monotone gradient networks of Chaudhari, Pranav and Mour
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -39,16 +39,40 @@ Metric = Literal["diagonal", "kronecker"]
 
 def spectral_normalised(factor: Tensor) -> Tensor:
     """A stack of matrices, each divided by its largest singular value."""
-    size = torch.linalg.matrix_norm(factor, ord=2, keepdim=True)
+    size: Tensor = torch.linalg.matrix_norm(factor, ord=2, keepdim=True)
     return factor / size.clamp_min(torch.finfo(factor.dtype).tiny)
 
 
 def distinct_singular_values(count: int, outputs: int, inputs: int) -> Tensor:
     """Random matrices with singular values from 0.8 to 1: where they tie, the norm has no slope."""
     rank = min(outputs, inputs)
-    left = torch.linalg.qr(torch.randn(count, outputs, rank))[0]
-    right = torch.linalg.qr(torch.randn(count, inputs, rank))[0]
+    left: Tensor = torch.linalg.qr(torch.randn(count, outputs, rank))[0]
+    right: Tensor = torch.linalg.qr(torch.randn(count, inputs, rank))[0]
     return left * torch.linspace(0.8, 1, rank) @ right.mT
+
+
+class UnitFactors(nn.Module):
+    """Kronecker factors of spectral norm one. A mode of size one could only be turned: it has none.
+
+    Args:
+        count: how many tensors of this shape are stacked.
+        outputs: shape of one output tensor.
+        inputs: shape of one input tensor.
+    """
+
+    def __init__(self, count: int, outputs: Shape, inputs: Shape):
+        super().__init__()
+        self.present = [n > 1 for n in inputs]
+        self.matrices = nn.ParameterList(
+            distinct_singular_values(count, m, n)
+            for m, n in zip(outputs, inputs, strict=True)
+            if n > 1
+        )
+
+    def normalised(self) -> list[Tensor | None]:
+        """One factor per mode, or None."""
+        factors = iter(self.matrices)
+        return [spectral_normalised(next(factors)) if here else None for here in self.present]
 
 
 class Scaling(nn.Module):
@@ -63,17 +87,22 @@ class Scaling(nn.Module):
             self.log_scale = nn.Parameter(torch.zeros(count, *shape))
         else:
             self.log_spectrum = nn.ParameterList(torch.zeros(count, n) for n in shape)
-            self.rotation = nn.ParameterList(torch.zeros(count, n, n) for n in shape)
+            self.rotation = nn.ParameterList(torch.zeros(count, n, n) for n in shape if n > 1)
 
     def prepare(self) -> Tensor | list[Tensor]:
         """The diagonal of S, or its factors D_j Q_j with Q_j a rotation."""
         if self.diagonal:
             return torch.exp(self.log_range / 2 * torch.tanh(self.log_scale))
         share = self.log_range / 2 / len(self.log_spectrum)
-        return [
-            torch.exp(share * torch.tanh(d)).unsqueeze(-1) * torch.matrix_exp(r - r.mT)
-            for d, r in zip(self.log_spectrum, self.rotation, strict=True)
-        ]
+        rotations = iter(self.rotation)
+        factors = []
+        for d in self.log_spectrum:
+            factor = torch.exp(share * torch.tanh(d)).unsqueeze(-1)
+            if d.shape[-1] > 1:
+                r = next(rotations)
+                factor = factor * torch.matrix_exp(r - r.mT)
+            factors.append(factor)
+        return factors
 
     @staticmethod
     def apply_to(x: Tensor, s: Tensor | list[Tensor], *, transpose: bool = False) -> Tensor:
@@ -107,16 +136,14 @@ class HiddenLayer(nn.Module):
     def __init__(self, count: int, shape: Shape, terms: int):
         super().__init__()
         self.terms = terms
-        self.factors = nn.ParameterList(
-            distinct_singular_values(terms * count, n, n) for n in shape
-        )
+        self.factors = UnitFactors(terms * count, shape, shape)
         self.weight = nn.Parameter(torch.zeros(terms * count, *shape))
         self.offset = nn.Parameter(torch.zeros(terms * count, *shape))
 
     def prepare(self, largest: float) -> dict[str, Any]:
         """Normalised factors, and weights whose magnitude stays below `largest`."""
         return {
-            "factors": [spectral_normalised(f) for f in self.factors],
+            "factors": self.factors.normalised(),
             "weight": largest * torch.tanh(self.weight),
         }
 
@@ -131,9 +158,7 @@ class Coupling(nn.Module):
             for shape, names in groups.members.items()
         ]
         self.encoders = nn.ModuleList(
-            nn.ParameterList(
-                distinct_singular_values(count, m, n) for n, m in zip(shape, small, strict=True)
-            )
+            UnitFactors(count, small, shape)
             for shape, (count, small) in zip(groups.members, self.encoded, strict=True)
         )
         self.sizes = [count * math.prod(small) for count, small in self.encoded]
@@ -144,7 +169,7 @@ class Coupling(nn.Module):
     def prepare(self, largest: float) -> dict[str, Any]:
         """As for a hidden layer."""
         return {
-            "encoders": [[spectral_normalised(f) for f in factors] for factors in self.encoders],
+            "encoders": [e.normalised() for e in cast(Iterable[UnitFactors], self.encoders)],
             "mixing": spectral_normalised(self.mixing),
             "weight": largest * torch.tanh(self.weight),
         }
@@ -186,6 +211,7 @@ class GradientNet(MirrorMap):
     """
 
     is_gradient = True
+    coupling_width: Tensor
 
     def __init__(
         self,
@@ -242,7 +268,7 @@ class GradientNet(MirrorMap):
     def prepare(self) -> dict[str, Any]:
         largest = (self.rho - self.coupling_rho) / self.terms
         return {
-            "scalings": [scaling.prepare() for scaling in self.scalings],
+            "scalings": [s.prepare() for s in cast(Iterable[Scaling], self.scalings)],
             "layers": [
                 layer.prepare(largest) if isinstance(layer, HiddenLayer) else None
                 for layer in self.layers
@@ -267,7 +293,7 @@ class GradientNet(MirrorMap):
         """What the bracket adds to u: a contraction with constant rho."""
         offsets = []
         for i, x in enumerate(u):
-            layer, prepared = self.layers[i], p["layers"][i]
+            prepared = p["layers"][i]
             if prepared is None:
                 offsets.append(torch.zeros_like(x))
                 continue
@@ -276,7 +302,7 @@ class GradientNet(MirrorMap):
                 prepared["weight"] * getattr(self, f"width_{i}") * bent,
                 transposed(prepared["factors"]),
             )
-            offsets.append(back.reshape(layer.terms, *x.shape).sum(0))
+            offsets.append(back.reshape(self.terms, *x.shape).sum(0))
         if self.coupling is None:
             return offsets
         prepared, width = p["coupling"], self.coupling_width
@@ -286,10 +312,11 @@ class GradientNet(MirrorMap):
 
     def _scaled(self, i: int, x: Tensor, prepared: Mapping[str, Any]) -> Tensor:
         """(A_k u + c_k) / tau for the tensors of one group, the terms stacked."""
-        layer = self.layers[i]
+        layer = cast(HiddenLayer, self.layers[i])
+        width: Tensor = getattr(self, f"width_{i}")
         stacked = x.repeat(layer.terms, *[1] * (x.dim() - 1)) if layer.terms > 1 else x
         hidden = kronecker_product(stacked, prepared["factors"]) + layer.offset
-        return hidden / getattr(self, f"width_{i}")
+        return hidden / width
 
     def inverse(self, phi: Params) -> Params:
         """By a fixed point that contracts at least by rho each time."""
@@ -327,7 +354,7 @@ class GradientNet(MirrorMap):
         if p["coupling"] is not None:
             down += min(0.0, float(p["coupling"]["weight"].min()))
             up += max(0.0, float(p["coupling"]["weight"].max()))
-        spectra = [scaling.spectrum() for scaling in self.scalings]
+        spectra = [s.spectrum() for s in cast(Iterable[Scaling], self.scalings)]
         return ((1 + down) * min(s[0] for s in spectra), (1 + up) * max(s[1] for s in spectra))
 
     def potential(self, z: Params) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Literal, cast
 
@@ -125,10 +126,11 @@ def _check_cover(
 ) -> None:
     if any(len(block) == 0 for block in blocks):
         raise ValueError("blocks holds an empty block")
-    missing = [w for w in wanted if w not in set(given)]
-    unknown = [g for g in given if g not in set(wanted)]
-    seen: set[object] = set()
-    repeated = [g for g in given if g in seen or seen.add(g)]  # type: ignore[func-returns-value]
+    counts: Counter[object] = Counter(given)
+    known = set(wanted)
+    missing = [w for w in wanted if w not in counts]
+    unknown = [g for g in given if g not in known]
+    repeated = [g for g, count in counts.items() if count > 1]
     for what, entries in (("misses", missing), ("repeats", repeated), ("does not know", unknown)):
         if entries:
             raise ValueError(

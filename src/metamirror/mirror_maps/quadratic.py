@@ -1,5 +1,7 @@
-r"""Maps of quadratic h: $h = \frac12\|\cdot\|^2$ is gradient descent, $\frac12\|\cdot\|^2_{P^{-1}}$
-a preconditioner, $g(z) = Pz$.
+r"""Maps of quadratic h.
+
+$h = \frac12\|\cdot\|^2$ is gradient descent, $\frac12\|\cdot\|^2_{P^{-1}}$ a preconditioner,
+$g(z) = Pz$.
 """
 
 from __future__ import annotations
@@ -139,7 +141,7 @@ class Linear(MirrorMap):
     def inverse(self, phi: Params) -> Params:
         """By conjugate gradients on the normal equations."""
         check_point(phi, {name: tuple(p.shape) for name, p in phi.items()})
-        _, pull = torch.func.vjp(self._apply_to, phi)
+        pull = torch.func.vjp(self._apply_to, phi)[1]
         z = {name: torch.zeros_like(p) for name, p in phi.items()}
         residual = dict(phi)
         (s,) = pull(residual)

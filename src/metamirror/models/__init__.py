@@ -41,7 +41,9 @@ def build(name: str, **options: Any) -> nn.Module:
 
 def head_of(model: nn.Module) -> str:
     """The name of the last linear layer: `head` on our models, found by order on others."""
-    linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    linear: list[str] = [
+        name for name, module in model.named_modules() if isinstance(module, nn.Linear)
+    ]
     if "head" in linear:
         return "head"
     if not linear:

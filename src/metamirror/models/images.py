@@ -21,8 +21,9 @@ def as_images(x: Tensor, channels: int, size: int, dtype: torch.dtype) -> Tensor
         x = x.movedim(3, 1)
     if x.dim() != 4 or x.shape[1] not in (1, 3, channels) or x.shape[2:] != (size, size):
         raise ValueError(
-            f"pictures have shape {shape}; this model takes (examples, {channels}, {size}, {size}), "
-            f"channels first or last: resize them, or build the model with another image_size"
+            f"pictures have shape {shape}; this model takes (examples, {channels}, {size}, "
+            f"{size}), channels first or last: resize them, or build the model with another "
+            f"image_size"
         )
     if x.dtype == torch.uint8:
         x = x.to(dtype) / 255
