@@ -5,6 +5,7 @@ from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent))
+here = Path(__file__).parent
+sys.path[:0] = [str(here), str(here / "mirror_maps")]
 # Two test processes share two cores.
 torch.set_num_threads(1)

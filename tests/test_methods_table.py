@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+
+import metamirror as mm
 from networks import (
     NETWORKS,
     conv4,
@@ -16,8 +18,6 @@ from networks import (
     trained,
 )
 from table import ROWS, Row
-
-import metamirror as mm
 
 rows = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.spec)
 networks = pytest.mark.parametrize("network", NETWORKS)
@@ -84,7 +84,9 @@ def test_start_follows_the_path_of_gradient_descent(row: Row, network: str):
 def test_loop_and_vmap_give_the_same_meta_gradient(row: Row):
     tasks = image_tasks(size=16)
     grads = [
-        meta_gradient(shaken(mm.make_learner(row.spec, conv4(), steps=2, vectorize=vectorize)), tasks)
+        meta_gradient(
+            shaken(mm.make_learner(row.spec, conv4(), steps=2, vectorize=vectorize)), tasks
+        )
         for vectorize in (False, True)
     ]
     assert relative_difference(*grads) < 1e-10
@@ -145,7 +147,9 @@ def test_save_and_load_restore_it_bit_for_bit(row: Row, tmp_path):
     mm.save(learner, tmp_path)
     restored = mm.load(tmp_path)
     tasks = point_tasks()
-    assert torch.equal(restored.meta_loss(tasks, seeds=[5, 6]), learner.meta_loss(tasks, seeds=[5, 6]))
+    assert torch.equal(
+        restored.meta_loss(tasks, seeds=[5, 6]), learner.meta_loss(tasks, seeds=[5, 6])
+    )
     for (name, p), (other, q) in zip(
         learner.named_parameters(), restored.named_parameters(), strict=True
     ):
@@ -161,7 +165,10 @@ def test_first_order_changes_the_gradient_but_not_the_value(row: Row):
         for flag in (False, True)
     )
     torch.testing.assert_close(
-        first.meta_loss(tasks, seeds=[0, 1]), second.meta_loss(tasks, seeds=[0, 1]), rtol=1e-12, atol=0
+        first.meta_loss(tasks, seeds=[0, 1]),
+        second.meta_loss(tasks, seeds=[0, 1]),
+        rtol=1e-12,
+        atol=0,
     )
     assert relative_difference(meta_gradient(first, tasks), meta_gradient(second, tasks)) > 1e-4
 

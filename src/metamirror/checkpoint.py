@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +18,8 @@ from metamirror.types import Loss
 
 FORMAT = 1
 CONFIG, TENSORS = "learner.json", "learner.safetensors"
+COMMON = ("steps", "lr", "first_order", "norm", "vectorize")
+FIELDS = {"method", "options", "model", *COMMON, "prior", "loss", "frozen"}
 
 
 def tensors_of(learner: Learner) -> dict[str, Tensor]:
@@ -40,13 +43,10 @@ def save(learner: Learner, folder: str | Path) -> None:
     config = {
         "format": FORMAT,
         **learner.config,
-        "steps": learner.steps,
-        "lr": learner.lr,
-        "first_order": learner.first_order,
-        "norm": learner.norm,
-        "vectorize": learner.vectorize,
+        **{name: getattr(learner, name) for name in COMMON},
         "prior": None if learner.prior is None else learner.prior.spec or "custom",
         "loss": None if learner.loss is None else "custom",
+        "frozen": [name for name, p in learner.model.named_parameters() if not p.requires_grad],
     }
     tensors = {name: t.contiguous().cpu() for name, t in tensors_of(learner).items()}
     write_atomically(folder / TENSORS, safetensors.torch.save(tensors))
@@ -74,21 +74,23 @@ def load(
     config = read_json(folder / CONFIG)
     if not isinstance(config, dict) or config.get("format") != FORMAT:
         raise ValueError(f"{folder / CONFIG} is not a learner of format {FORMAT}")
+    if missing := FIELDS - set(config):
+        raise ValueError(f"{folder / CONFIG} is damaged: it lacks {sorted(missing)}")
     if model is None:
         if config["model"] is None:
             raise ValueError(f"{folder} holds a model of the user's own class: pass model=...")
         model = models.build(**config["model"])
+    else:
+        model = copy.deepcopy(model)
+    for name, p in model.named_parameters():
+        p.requires_grad_(name not in config["frozen"])
     for name, given in (("loss", loss), ("prior", prior)):
         if config[name] == "custom" and given is None:
             raise ValueError(f"{folder} was made with a {name} of the user's own: pass {name}=...")
     learner = make_learner(
         config["method"],
         model,
-        steps=config["steps"],
-        lr=config["lr"],
-        first_order=config["first_order"],
-        norm=config["norm"],
-        vectorize=config["vectorize"],
+        **{name: config[name] for name in COMMON},
         loss=loss,
         prior=prior if prior is not None else config["prior"],
         **config["options"],

@@ -16,8 +16,11 @@ from rich.table import Table
 
 from metamirror.config import RunConfig
 from metamirror.evaluate import evaluate_run
+from metamirror.experiments.inspection import inspect_run
+from metamirror.experiments.quickstart import quickstart as run_quickstart
 from metamirror.methods import METHODS, make_learner
 from metamirror.models import Conv4
+from metamirror.report.geometry import describe_geometry, plot_geometry
 from metamirror.train import train as run_training
 
 RunFolder = Annotated[Path, tyro.conf.Positional]
@@ -100,10 +103,70 @@ def evaluate(
     )
 
 
+def inspect(
+    run: RunFolder,
+    tasks: int = 4,
+    points: int = 4,
+    plot: Path | None = None,
+    json: bool = False,
+) -> None:
+    """Says what geometry a run has learned, and whether it is a valid mirror map.
+
+    Args:
+        run: the run folder.
+        tasks: validation tasks whose adaptation is looked at.
+        points: points at which the map's Jacobian is measured.
+        plot: where the picture goes; by default geometry.png in the run folder.
+        json: print one JSON document.
+    """
+    found = inspect_run(run, tasks=tasks, points=points)
+    picture = plot or run / "geometry.png"
+    plot_geometry(found, picture)
+    if json:
+        _print_json(found)
+        return
+    for line in describe_geometry(found):
+        print(line)
+    print(f"picture: {picture}")
+
+
+def quickstart(minutes: float = 6.0, out: Path = Path("quickstart")) -> None:
+    """Meta-trains every method on generated tasks and prints a table; needs no data.
+
+    Args:
+        minutes: how long it may take, on two cores.
+        out: where the runs and the table go.
+    """
+    found = run_quickstart(minutes, out)
+    protocol = found["protocol"]
+    table = Table(
+        title=f"sinusoid, {protocol['shots']}-shot, {protocol['steps']} inner step, "
+        f"{protocol['iterations']} iterations of {protocol['tasks_per_step']} tasks, "
+        f"{protocol['test_tasks']} test tasks"
+    )
+    for column in ("method", "optimiser", "loss geometry", "test MSE ± 95 %", "ms / iteration"):
+        table.add_column(column, overflow="fold")
+    for row in found["rows"]:
+        table.add_row(
+            row["method"],
+            row["optimizer"],
+            row["geometry"],
+            f"{row['mse']:.3f} ± {row['ci95']:.3f}",
+            f"{1000 * row['seconds_per_iteration']:.1f}",
+        )
+    Console().print(table)
+    print(f"written: {out / 'table.json'}. Next, for example:")
+    print(f"  metamirror inspect {out / 'gradnet'}")
+    print(f"  metamirror evaluate {out / 'blockiaf'} --steps 5")
+    print("  metamirror train --method metasgd --steps 1")
+
+
 COMMANDS: dict[str, Callable[..., None]] = {
     "methods": methods,
     "train": train,
     "evaluate": evaluate,
+    "inspect": inspect,
+    "quickstart": quickstart,
 }
 
 

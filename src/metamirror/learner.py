@@ -16,7 +16,7 @@ from metamirror.models.norm import (
     Statistics,
     fixed_statistics,
     recorded_statistics,
-    torch_batch_norms,
+    torch_norms,
 )
 from metamirror.objectives import Objective, QueryLoss
 from metamirror.priors import Prior
@@ -92,6 +92,8 @@ class Learner(nn.Module):
         self.model = model
         self.geometry = geometry or Geometry()
         self.objective = objective or QueryLoss()
+        if not (prior is None or isinstance(prior, Prior)):
+            raise ValueError(f"prior is {prior!r}; give a Prior, or a word such as isotropic:0.1")
         self.prior = prior
         self.steps = check_steps(steps)
         self.lr = check_lr(lr)
@@ -119,16 +121,21 @@ class Learner(nn.Module):
     def _check_norm(self) -> None:
         if self.norm not in ("transductive", "inductive"):
             raise ValueError(f"norm is {self.norm!r}; choose 'transductive' or 'inductive'")
-        foreign = torch_batch_norms(self.model)
-        if foreign and self.vectorize:
-            raise ValueError(
-                f"{foreign[0]} is a batch or instance normalisation of torch.nn, whose "
-                f"second-order gradients torch.func.vmap gets wrong without an error: pass the "
-                f"model through metamirror.models.convert_batch_norm, or leave vectorize off"
+        batch_norms, instance_norms = torch_norms(self.model)
+        if self.vectorize and (batch_norms or instance_norms):
+            way_out = (
+                "pass the model through metamirror.models.convert_batch_norm"
+                if batch_norms
+                else "use nn.GroupNorm instead"
             )
-        if foreign and self.norm == "inductive":
             raise ValueError(
-                f"{foreign[0]} of torch.nn cannot take the support set's statistics: pass the "
+                f"{(batch_norms + instance_norms)[0]} is a batch or instance normalisation of "
+                f"torch.nn, whose second-order gradients torch.func.vmap gets wrong without an "
+                f"error: {way_out}, or leave vectorize off"
+            )
+        if self.norm == "inductive" and batch_norms:
+            raise ValueError(
+                f"{batch_norms[0]} of torch.nn cannot take the support set's statistics: pass the "
                 f"model through metamirror.models.convert_batch_norm, or use norm='transductive'"
             )
 
@@ -141,6 +148,7 @@ class Learner(nn.Module):
         steps: int | None = None,
         lr: float | None = None,
         seed: int | None = None,
+        keep: bool = False,
     ) -> Adapted:
         """A model adapted to one task. Keeps no graph, so memory does not grow with the steps.
 
@@ -149,12 +157,14 @@ class Learner(nn.Module):
             steps: K, if other than the learner's.
             lr: alpha, if other than the learner's.
             seed: of the method's own noise (MT-net's masks); by default drawn from torch's.
+            keep: keep every point of the path, which costs one set of parameters per step.
         """
         check_batch(support, "support", stacked=False)
         self._check_outputs(support, "support")
-        path = self.descend(
-            support, self.begin(seed=seed), order="none", keep=True, steps=steps, lr=lr
-        )
+        z, memory = self.begin(seed=seed)
+        # A copy: the path holds its start, and the learner's own goes on learning.
+        state = State({name: value.detach().clone() for name, value in z.items()}, memory)
+        path = self.descend(support, state, order="none", keep=keep, steps=steps, lr=lr)
         with torch.no_grad():
             return Adapted(self, path, self.statistics(path.phi, support))
 
@@ -285,8 +295,10 @@ class Learner(nn.Module):
         try:
             # A layer that draws noise must not shift the random state of what follows.
             with torch.no_grad(), torch.random.fork_rng():
-                output = self.predict(self.geometry.primal(self.begin(seed=0)), example)
-        except RuntimeError as error:
+                # Twice: torch's batch normalisation refuses to train on one example.
+                twice = torch.cat([example, example])
+                output = self.predict(self.geometry.primal(self.begin(seed=0)), twice)
+        except (IndexError, RuntimeError) as error:
             raise ValueError(
                 f"the model does not take an example of shape {tuple(example.shape[1:])} and type "
                 f"{example.dtype}: {error}"
@@ -308,6 +320,6 @@ def check_steps(steps: int) -> int:
 
 def check_lr(lr: float) -> float:
     """Alpha as given, if it is finite and not negative."""
-    if not 0 <= lr < float("inf"):
+    if not (isinstance(lr, int | float) and 0 <= lr < float("inf")):
         raise ValueError(f"lr is {lr!r}; the inner step size is finite and at least 0")
     return float(lr)

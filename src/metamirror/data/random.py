@@ -19,11 +19,16 @@ def noise_seed(seed: int, split: str, step: int, index: int) -> int:
     return int(_philox(seed, split, step, index, _NOISE).random_raw() >> np.uint64(2))
 
 
-def _philox(seed: int, split: str, step: int, index: int, purpose: int) -> np.random.Philox:
+def check_address(seed: int, split: str, step: int = 0, index: int = 0) -> None:
+    """Refuse what no task can have for an address."""
     if split not in SPLITS:
         raise ValueError(f"split is {split!r}; choose from {', '.join(SPLITS)}")
     for name, value in (("seed", seed), ("step", step), ("index", index)):
         if not 0 <= value < 2**63:
             raise ValueError(f"{name} is {value}; it must lie in 0 .. 2**63 - 1")
+
+
+def _philox(seed: int, split: str, step: int, index: int, purpose: int) -> np.random.Philox:
+    check_address(seed, split, step, index)
     # Word 0 counts the draws; the others, and the key, are the address.
     return np.random.Philox(counter=[0, index, step, SPLITS.index(split)], key=[seed, purpose])

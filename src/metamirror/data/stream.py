@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 
 import torch
 
-from metamirror.data.random import SPLITS, noise_seed
+from metamirror.data.random import check_address, noise_seed
 from metamirror.types import Batch, Task
 
 
@@ -21,8 +21,7 @@ class TaskStream(ABC):
     """What a model needs to know: the shape of one input, and the ways or target dimension."""
 
     def __init__(self, split: str, shots: int, queries: int, seed: int, batch: int):
-        if split not in SPLITS:
-            raise ValueError(f"split is {split!r}; choose from {', '.join(SPLITS)}")
+        check_address(seed, split)
         for name, value in (("shots", shots), ("queries", queries), ("batch", batch)):
             if value < 1:
                 raise ValueError(f"{name} is {value}; it must be at least 1")

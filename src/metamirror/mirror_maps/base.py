@@ -109,13 +109,13 @@ def solve_contraction(target: Tensor, offset: Callable[[Tensor], Tensor], rho: f
     of iterations is known beforehand, and reached only by the worst map that the bound admits.
     """
     eps = torch.finfo(target.dtype).eps
-    scale = float(target.abs().max()) if target.numel() else 0.0
+    scale = float(target.detach().abs().max()) if target.numel() else 0.0
     u = target
     # After this many the first error is multiplied by at most exp(-42), below 1e-18.
     most = math.ceil(42 / -math.log(rho)) if rho > 0 else 1
     for _ in range(most):
         new = target - offset(u)
-        change = float((new - u).abs().max()) if u.numel() else 0.0
+        change = float((new - u).detach().abs().max()) if u.numel() else 0.0
         u = new
         if change <= eps * (1 + scale):
             break

@@ -180,6 +180,7 @@ class BlockIAF(MirrorMap):
             z = {name: (value - shifts[name]) / scales[name] for name, value in target.items()}
         return self.partition.join(z)
 
+    @torch.no_grad()
     def bounds(self, *, current: bool = False) -> Bounds | None:
         """None: the shift's slope in earlier blocks is unbounded, except where there are none."""
         if self.later or not current:

@@ -119,6 +119,7 @@ class Elementwise(MirrorMap):
         ]
         return self.groups.unstack(outputs)
 
+    @torch.no_grad()
     def bounds(self, *, current: bool = False) -> Bounds:
         if not current:
             reach = math.exp(self.log_range)

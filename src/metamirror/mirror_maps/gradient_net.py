@@ -119,6 +119,7 @@ class Scaling(nn.Module):
         inverses = [torch.linalg.inv(f) for f in s]
         return kronecker_product(x, transposed(inverses) if transpose else inverses)
 
+    @torch.no_grad()
     def spectrum(self) -> Bounds:
         """The smallest and largest eigenvalue of S'S now."""
         s = self.prepare()
@@ -339,6 +340,7 @@ class GradientNet(MirrorMap):
             [Scaling.solve(x, s) for x, s in zip(u, p["scalings"], strict=True)]
         )
 
+    @torch.no_grad()
     def bounds(self, *, current: bool = False) -> Bounds:
         if not current:
             reach = math.exp(self.log_range)

@@ -59,6 +59,7 @@ class Diagonal(MirrorMap):
             raise ValueError("a rate is not above zero: the map is not increasing and h not convex")
         return {name: phi[name] / rate for name, rate in self.rates.items()}
 
+    @torch.no_grad()
     def bounds(self, *, current: bool = False) -> Bounds | None:
         low = min(float(r.min()) for r in self.rates.values())
         high = max(float(r.max()) for r in self.rates.values())
@@ -112,6 +113,7 @@ class KroneckerMetric(MirrorMap):
         ]
         return self.groups.unstack(outputs)
 
+    @torch.no_grad()
     def bounds(self, *, current: bool = False) -> Bounds | None:
         lows, highs = [], []
         for factors in self.factors:

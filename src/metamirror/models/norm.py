@@ -85,16 +85,16 @@ def fixed_statistics(statistics: Statistics) -> Iterator[None]:
         _fixed.reset(token)
 
 
-# Instance normalisation shares the kernel, and the fault, of batch normalisation.
-TORCH_BATCH_NORMS = (
-    nn.modules.batchnorm._BatchNorm,
-    nn.modules.instancenorm._InstanceNorm,
-)
+def torch_norms(model: nn.Module) -> tuple[list[str], list[str]]:
+    """Names of the batch and of the instance normalisations of torch.nn inside model.
 
-
-def torch_batch_norms(model: nn.Module) -> list[str]:
-    """Names of the layers whose second-order gradients `torch.func.vmap` gets wrong."""
-    return [name for name, module in model.named_modules() if isinstance(module, TORCH_BATCH_NORMS)]
+    They share a kernel, whose second-order gradients `torch.func.vmap` gets wrong.
+    """
+    batch, instance = (
+        [name for name, module in model.named_modules() if isinstance(module, kind)]
+        for kind in (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
+    )
+    return batch, instance
 
 
 def convert_batch_norm(model: nn.Module) -> nn.Module:

@@ -1,0 +1,221 @@
+"""What geometry a run has learned, and whether it is that of a mirror map."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from metamirror import checkpoint
+from metamirror.data import TaskStream
+from metamirror.evaluate import load_config
+from metamirror.learner import Adapted, Learner
+from metamirror.mirror_maps.base import MirrorMap
+from metamirror.mirror_maps.certify import Certificate, certify, lanczos
+from metamirror.mirror_maps.partition import layers
+from metamirror.mirror_maps.quadratic import Identity
+from metamirror.train import build_stream
+from metamirror.types import Batch, Params, loss_for
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a geometry is that of a mirror map, and how that is known.
+
+    Attributes:
+        is_mirror_map: None where the question has no meaning.
+        proof: "by construction", "checked at N points" or "refuted at ...".
+        symmetric: the Jacobian equals its transpose.
+        monotone: the map is strictly increasing.
+        bounds: (m, M) with m I <= dg <= M I; by construction, or as measured.
+        certificate: what was measured, where it was needed.
+    """
+
+    is_mirror_map: bool | None
+    proof: str | None
+    symmetric: bool | None = None
+    monotone: bool | None = None
+    bounds: tuple[float, float] | None = None
+    certificate: Certificate | None = None
+
+
+def judge(g: MirrorMap | None, points: list[Params], *, n: int = 4, seed: int = 0) -> Verdict:
+    """A verdict on a map: by construction where possible, else measured around the points."""
+    if g is None:
+        return Verdict(None, None)
+    if g.is_gradient and (bounds := g.bounds(current=True)) is not None:
+        return Verdict(True, "by construction", True, True, bounds)
+    found = certify(g, points, n=max(n, 1), seed=seed)
+    bounds = (found.smallest, found.largest)
+    if found.symmetric and found.monotone:
+        proof = f"checked at {found.points} points"
+        return Verdict(True, proof, True, True, bounds, found)
+    if found.witness is not None:
+        product = found.witness.product
+        proof = f"refuted at a pair of points: (z - z')'(g(z) - g(z')) = {product:.3g}"
+    elif not found.monotone:
+        proof = f"refuted at a point: the symmetric part has the eigenvalue {found.smallest:.3g}"
+    else:
+        proof = f"refuted at a point: |J - J'| = {found.asymmetry:.3g}, so that no h exists"
+    return Verdict(False, proof, found.symmetric, found.monotone, bounds, found)
+
+
+def inspect_run(run: Path, *, tasks: int = 4, points: int = 4) -> dict[str, object]:
+    """What `metamirror inspect --json` prints. Tasks come from the validation split."""
+    config = load_config(run)
+    # Rounding in float32 would pass for asymmetry.
+    learner = checkpoint.load(run).double()
+    return {
+        "run": str(run),
+        "method": config.method,
+        "data": config.data,
+        **inspect_learner(learner, build_stream(config, "val"), tasks=tasks, points=points),
+    }
+
+
+def inspect_learner(
+    learner: Learner, stream: TaskStream, *, tasks: int = 4, points: int = 4
+) -> dict[str, object]:
+    """The geometry of a learner, around the paths of its adaptation to new tasks."""
+    if tasks < 1 or points < 1:
+        raise ValueError(f"tasks is {tasks} and points {points}; both must be at least 1")
+    supports, adaptations = [], []
+    for i in range(tasks):
+        step, index = divmod(i, stream.batch)
+        x, y = stream.task(step, index).support
+        supports.append(Batch(x.double() if x.is_floating_point() else x, _precise(y)))
+        seed = stream.seeds(step)[index]
+        adaptations.append(learner.adapt(supports[-1], seed=seed, keep=True))
+    theta = {name: p.detach() for name, p in learner.start().items()}
+    g = learner.geometry.candidate_mirror_map(theta)
+    visited = [state.z for adapted in adaptations for state in adapted.path.states[-1:]]
+    verdict = judge(g, [theta, *visited], n=points)
+    smoothness = max(
+        loss_smoothness(learner, adapted.path.points[0], support)
+        for adapted, support in zip(adaptations, supports, strict=True)
+    )
+    blocks = {block[0].rpartition(".")[0] or block[0]: block for block in layers(shapes_of(theta))}
+    # A preconditioner is looked at as it is now; only a map that the method itself holds, or the
+    # identity, has constants that no training can leave.
+    lasting = isinstance(g, Identity) or any(g is module for module in learner.geometry.modules())
+    always = g.bounds() if g is not None and lasting else None
+    m, largest = verdict.bounds or (None, None)
+    valid = bool(verdict.is_mirror_map)
+    return {
+        "is_mirror_map": verdict.is_mirror_map,
+        "proof": verdict.proof,
+        "symmetric": verdict.symmetric,
+        "monotone": verdict.monotone,
+        "strong_convexity": 1 / largest if valid and largest else None,
+        "smoothness": 1 / m if valid and m else None,
+        "map_bounds": None if m is None else [m, largest],
+        "map_bounds_always": None if always is None else list(always),
+        "asymmetry": None if verdict.certificate is None else verdict.certificate.asymmetry,
+        "lr": learner.lr,
+        "loss_smoothness_estimate": smoothness,
+        "step_size_bound_estimate": (
+            2 / (largest * smoothness) if valid and largest and smoothness > 0 else None
+        ),
+        "tasks": tasks,
+        "effective_step_sizes": effective_step_sizes(learner, adaptations, supports, blocks),
+        "dependencies": None if g is None else dependencies(g, visited[0], blocks),
+    }
+
+
+def shapes_of(params: Params) -> dict[str, tuple[int, ...]]:
+    """Shapes by name."""
+    return {name: tuple(p.shape) for name, p in params.items()}
+
+
+def support_gradient(learner: Learner, phi: Params, support: Batch) -> Params:
+    """The gradient of the support loss at phi."""
+    leaves = {name: p.detach().requires_grad_() for name, p in phi.items()}
+    loss = (learner.loss or loss_for(support.y))(learner.predict(leaves, support.x), support.y)
+    grads = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
+    return dict(zip(leaves, grads, strict=True))
+
+
+def loss_smoothness(learner: Learner, phi: Params, support: Batch, iterations: int = 12) -> float:
+    """An estimate of l, the largest curvature of the support loss at phi, by Lanczos."""
+    leaves = {name: p.detach().requires_grad_() for name, p in phi.items()}
+    loss = (learner.loss or loss_for(support.y))(learner.predict(leaves, support.x), support.y)
+    grads = torch.autograd.grad(
+        loss, list(leaves.values()), create_graph=True, materialize_grads=True
+    )
+
+    def curvature(v: Params) -> Params:
+        product = torch.stack([(g * v[n]).sum() for n, g in zip(leaves, grads, strict=True)]).sum()
+        if not product.requires_grad:
+            return {name: torch.zeros_like(p) for name, p in leaves.items()}
+        rows = torch.autograd.grad(
+            product, list(leaves.values()), retain_graph=True, materialize_grads=True
+        )
+        return dict(zip(leaves, rows, strict=True))
+
+    generator = torch.Generator().manual_seed(0)
+    start = {
+        name: torch.randn(p.shape, generator=generator, dtype=torch.float64).to(p)
+        for name, p in phi.items()
+    }
+    low, high, _ = lanczos(curvature, start, iterations)
+    return max(abs(low), abs(high))
+
+
+def effective_step_sizes(
+    learner: Learner,
+    adaptations: list[Adapted],
+    supports: list[Batch],
+    blocks: Mapping[str, list[str]],
+) -> dict[str, float]:
+    """Per layer, how far a step goes for the gradient it saw: |change of phi| / |gradient|."""
+    moved = dict.fromkeys(blocks, 0.0)
+    seen = dict.fromkeys(blocks, 0.0)
+    for adapted, support in zip(adaptations, supports, strict=True):
+        points = adapted.path.points
+        for before, after in pairwise(points):
+            grad = support_gradient(learner, before, support)
+            for block, names in blocks.items():
+                moved[block] += _norm([after[name] - before[name] for name in names])
+                seen[block] += _norm([grad[name] for name in names])
+    return {block: moved[block] / seen[block] if seen[block] > 0 else 0.0 for block in blocks}
+
+
+def dependencies(
+    g: MirrorMap, z: Params, blocks: Mapping[str, list[str]], probes: int = 4
+) -> dict[str, dict[str, float]]:
+    r"""How much each layer of phi moves with each layer of z: $\|J_{ij}\|_F / \sqrt{n_i}$.
+
+    Estimated by random signs: how far a typical number of layer i moves when every number of
+    layer j is moved by one, up or down at random.
+    """
+    generator = torch.Generator().manual_seed(0)
+    prepared = g.prepare()
+    squares = {i: dict.fromkeys(blocks, 0.0) for i in blocks}
+    for j, names in blocks.items():
+        for _ in range(probes):
+            signs = {
+                name: _signs(t, generator) if name in names else torch.zeros_like(t)
+                for name, t in z.items()
+            }
+            with torch.no_grad():
+                moved = torch.func.jvp(lambda point: g(point, prepared), (z,), (signs,))[1]
+            for i, own in blocks.items():
+                squares[i][j] += _norm([moved[name] for name in own]) ** 2 / probes
+    sizes = {i: sum(z[name].numel() for name in own) for i, own in blocks.items()}
+    return {i: {j: (s / sizes[i]) ** 0.5 for j, s in row.items()} for i, row in squares.items()}
+
+
+def _signs(like: Tensor, generator: torch.Generator) -> Tensor:
+    return (torch.randint(2, like.shape, generator=generator) * 2 - 1).to(like)
+
+
+def _norm(tensors: list[Tensor]) -> float:
+    return float(torch.stack([t.detach().square().sum() for t in tensors]).sum().sqrt())
+
+
+def _precise(y: Tensor) -> Tensor:
+    return y.double() if y.is_floating_point() else y

@@ -1,0 +1,281 @@
+"""The paper's map: what it is, and what its Theorem 1 says that it is but is not."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from maps import FLOWS, SHAPES, flat, jacobian, point, randomised
+
+import metamirror as mm
+from metamirror.adapt import descend
+from metamirror.geometry import State
+from metamirror.mirror_maps import BlockIAF, GradientNet, Partition, certify
+from metamirror.mirror_maps.geometry import MirrorGeometry
+from networks import image_tasks, smooth_conv
+
+A = torch.tensor([[1.0, -0.9], [-0.9, 1.0]], dtype=torch.float64)
+
+
+def counterexample() -> BlockIAF:
+    """Two scalar blocks, sigma = logistic(0) = 1/2, mu_2 = 4 z_1 for z_1 > 0."""
+    g = BlockIAF({"z": (2,)}, blocks="index", scale="logistic").double()
+    with torch.no_grad():
+        for p in g.parameters():
+            p.zero_()
+        for layer in (*g.encoders[0].layers, *g.decoders[0].trunk):
+            layer.factors[0].fill_(1.0)
+        g.connections[0].weight.fill_(1.0)
+        g.decoders[0].mu.factors[0].fill_(4.0)
+    return g
+
+
+def quadratic(matrix):
+    return lambda phi: ((phi["z"] @ matrix @ phi["z"] / 2),) * 2
+
+
+def losses_of(g, matrix, z0, lr, steps):
+    geometry = MirrorGeometry(g)
+    state = geometry.begin({"z": z0}, geometry.prepare(), {})
+    return descend(quadratic(matrix), geometry, state, steps=steps, lr=lr, order="none").losses
+
+
+def test_the_counterexample_has_the_jacobian_of_the_text():
+    expected = torch.tensor([[0.5, 0.0], [4.0, 0.5]], dtype=torch.float64)
+    torch.testing.assert_close(jacobian(counterexample(), {"z": expected[1]}), expected)
+    values = torch.linalg.eigvalsh((expected + expected.T) / 2)
+    torch.testing.assert_close(values, torch.tensor([-1.5, 2.5], dtype=torch.float64))
+
+
+def test_block_iaf_need_not_increase():
+    g = counterexample()
+    z, other = (torch.tensor(v, dtype=torch.float64) for v in ([2.0, 0.0], [1.0, 1.0]))
+    with torch.no_grad():
+        product = (z - other) @ (g({"z": z})["z"] - g({"z": other})["z"])
+    assert float(product) == pytest.approx(-3)
+
+
+@pytest.mark.parametrize("lr", [1e-3, 1e-2, 1e-1, 1.0])
+def test_mirror_descent_with_it_diverges_on_a_strongly_convex_quadratic(lr):
+    """Along the eigenvector of AJ to -2.58 every step multiplies by 1 + 2.58 lr."""
+    values, vectors = torch.linalg.eig(A @ torch.tensor([[0.5, 0.0], [4.0, 0.5]]).double())
+    worst = int(values.real.argmin())
+    assert float(values.real[worst]) == pytest.approx(-2.58, abs=5e-3)
+    start = vectors.real[:, worst]
+    losses = losses_of(counterexample(), A, start * start[0].sign(), lr, steps=int(4 / lr) + 4)
+    assert bool((losses.diff() > 0).all())
+    assert float(losses[-1]) > 100 * float(losses[0])
+
+
+def test_a_gradient_network_converges_where_block_iaf_diverges():
+    g = randomised(GradientNet({"z": torch.randn(2)}), 1.0)
+    ell, (_, largest) = 1.9, g.bounds(current=True)
+    start = torch.tensor([1.0, -1.155], dtype=torch.float64)
+    losses = losses_of(g, A, start, 1.9 / (ell * largest), steps=1500)
+    assert bool((losses.diff() <= 1e-15).all())
+    # g has a shift: it reaches the minimiser 0 as well, not where it started from.
+    assert float(losses[-1]) < 1e-6 * float(losses[0])
+
+
+def test_gradient_networks_converge_on_random_quadratics_for_every_admissible_step_size():
+    for seed in range(100):
+        random = torch.Generator().manual_seed(seed)
+        d = 3 + seed % 4
+        root = torch.randn(d, d, generator=random, dtype=torch.float64)
+        matrix = root @ root.T + 0.1 * torch.eye(d, dtype=torch.float64)
+        ell = float(torch.linalg.eigvalsh(matrix)[-1])
+        start = torch.randn(d, generator=random, dtype=torch.float64)
+        g = randomised(GradientNet({"z": start}, units=8), 1.0, seed)
+        _, largest = g.bounds(current=True)
+        share = 0.05 + 0.94 * float(torch.rand((), generator=random))
+        losses = losses_of(g, matrix, start, share * 2 / (ell * largest), steps=60)
+        assert bool((losses.diff() <= 1e-14 * losses[0]).all()), seed
+        assert float(losses[-1]) < float(losses[0]), seed
+
+
+def test_certify_refutes_the_counterexample_with_a_witness():
+    g = counterexample()
+    found = certify(g, {"z": torch.tensor([2.0, 0.0], dtype=torch.float64)}, n=1)
+    assert found.smallest == pytest.approx(-1.5)
+    assert found.largest == pytest.approx(2.5)
+    assert found.asymmetry == pytest.approx(4)
+    assert not found.monotone
+    assert not found.symmetric
+    witness = found.witness
+    with torch.no_grad():
+        moved = flat(witness.z) - flat(witness.other)
+        product = float(moved @ (flat(g(witness.z)) - flat(g(witness.other))))
+    assert product == pytest.approx(witness.product)
+    assert product < 0
+
+
+@pytest.mark.parametrize("name", FLOWS)
+def test_jacobian_is_block_lower_triangular_with_the_scales_on_its_diagonal(name):
+    g = randomised(FLOWS[name](), 0.1)
+    z = point(5)
+    j = jacobian(g, z)
+    names = {
+        n: torch.arange(flat(z).numel()).split([p.numel() for p in z.values()])[i]
+        for i, n in enumerate(z)
+    }
+    if g.partition.indices is not None:
+        blocks = list(g.partition.indices)
+    else:
+        blocks = [torch.cat([names[n] for n in block]) for block in g.partition.blocks]
+    scales, _ = g._scales_and_shifts(g.partition.split(z), g.prepare())
+    below = 0.0
+    for a, b in itertools.product(range(len(blocks)), repeat=2):
+        part = j[blocks[a]][:, blocks[b]]
+        if a < b:
+            assert not part.any()
+        elif a == b:
+            pieces = [scales[n].detach().reshape(-1) for n in g.partition.blocks[a]]
+            torch.testing.assert_close(part, torch.diag(torch.cat(pieces)), rtol=1e-10, atol=1e-12)
+        else:
+            below += float(part.abs().sum())
+    assert below > 0
+
+
+@pytest.mark.parametrize("order", [1, 2, 3, 4, 5])
+def test_tensors_of_every_order_are_mapped(order):
+    shapes = {"first.weight": (3,) * order, "second.weight": (2,) * order}
+    g = randomised(BlockIAF(shapes, blocks="tensor"), 0.3)
+    z = point(1, shapes=shapes)
+    assert {n: tuple(p.shape) for n, p in g(z).items()} == shapes
+    with torch.no_grad():
+        back = g.inverse(g(z))
+    for n in z:
+        torch.testing.assert_close(back[n], z[n], rtol=0, atol=1e-10)
+
+
+def test_a_layer_is_a_block_with_its_normalisation():
+    model = mm.models.Conv4(width=8)
+    blocks = Partition({n: tuple(p.shape) for n, p in model.named_parameters()}).blocks
+    assert [len(block) for block in blocks] == [4, 4, 4, 4, 2]
+    assert blocks[1][0] == "blocks.1.conv.weight"
+    assert blocks[1][3] == "blocks.1.norm.bias"
+
+
+def test_scale_is_bounded_and_one_at_the_start():
+    from metamirror.mirror_maps.block_iaf import scale
+
+    x = torch.tensor([-1e3, 0.0, 1e3], dtype=torch.float64)
+    assert scale("bounded", x).tolist() == [0.0, 1.0, 2.0]
+    assert scale("logistic", x[1]).item() == 0.5
+    assert scale("exponential", x[1]).item() == 1.0
+
+
+@pytest.mark.parametrize(
+    ("blocks", "words"),
+    [
+        ([["a.weight"], ["a.bias", "b.weight"]], "misses .*b.bias"),
+        ([["a.weight", "a.bias"], ["a.bias", "b.weight", "b.bias"]], "repeats .*a.bias"),
+        ([["a.weight", "a.bias", "b.weight", "b.bias", "c"]], "does not know .*c"),
+        ([["a.weight", "a.bias", "b.weight", "b.bias"], []], "empty block"),
+        ([[0, 1], list(range(3, 43))], r"misses \[2\]"),
+        ([list(range(43)), [0]], r"repeats \[0\]"),
+        ("rows", "'rows'"),
+        ([["a.weight", 3]], "names or indices"),
+    ],
+)
+def test_partitions_that_are_none_are_refused(blocks, words):
+    with pytest.raises(ValueError, match=words):
+        BlockIAF(SHAPES, blocks=blocks)
+
+
+def test_given_blocks_work_through_the_registry():
+    model = mm.models.MLP(1, 1, hidden=(4,))
+    names = [n for n, _ in model.named_parameters()]
+    learner = mm.make_learner("blockiaf", model, blocks=[names[2:], names[:2]])
+    assert learner.geometry.g.partition.blocks[0] == names[2:]
+    indices = [list(range(0, 13, 2)), list(range(1, 13, 2))]
+    learner = mm.make_learner("blockiaf", model, blocks=indices)
+    assert [len(i) for i in learner.geometry.g.partition.indices] == [7, 6]
+
+
+def head_factors(g: BlockIAF):
+    for (shape, _), decoders in zip(g.decoded.members.items(), g.decoders, strict=True):
+        for head in (decoders.alpha, decoders.mu):
+            for factor in head.factors:
+                yield len(shape), factor
+
+
+def trained_on(data: str, spec: str) -> tuple[mm.Learner, mm.Learner]:
+    """A learner before and after 200 outer steps."""
+    torch.manual_seed(0)
+    if data == "sinusoid":
+        model = mm.models.MLP(1, 1, hidden=(16, 16))
+        stream = mm.tasks("sinusoid", shots=10, batch=4)
+        batches = (stream[step] for step in range(200))
+    else:
+        model = smooth_conv().float()
+        (sx, sy), (qx, qy) = image_tasks()
+        fixed = mm.Task(mm.Batch(sx.float(), sy), mm.Batch(qx.float(), qy))
+        batches = (fixed for _ in range(200))
+    first, learner = (
+        mm.make_learner(spec, model, steps=2, lr=0.05, vectorize=True) for _ in range(2)
+    )
+    learner.load_state_dict(first.state_dict())
+    optimizer = torch.optim.Adam(learner.parameters(), lr=1e-3)
+    for batch in batches:
+        optimizer.zero_grad()
+        learner.meta_loss(batch).backward()
+        optimizer.step()
+    return first, learner
+
+
+@pytest.mark.parametrize("data", ["sinusoid", "conv"])
+def test_cross_layer_factors_move_in_training(data):
+    first, learner = trained_on(data, "blockiaf")
+    before, after = (list(head_factors(one.geometry.g)) for one in (first, learner))
+    for (_, a), (_, b) in zip(before, after, strict=True):
+        assert not torch.equal(a, b)
+    z = {n: p.detach() for n, p in learner.start().items()}
+    j = jacobian(learner.geometry.g, z)
+    sizes = [sum(z[n].numel() for n in block) for block in learner.geometry.g.partition.blocks]
+    edges = [0, *itertools.accumulate(sizes)]
+    for a, b in itertools.combinations(range(len(sizes)), 2):
+        assert j[edges[b] : edges[b + 1], edges[a] : edges[a + 1]].any()
+
+
+@pytest.mark.parametrize("data", ["sinusoid", "conv"])
+def test_the_released_heads_of_weights_never_leave_zero(data):
+    _, learner = trained_on(data, "blockiaf:variant=released")
+    g = learner.geometry.g
+    weights = [factor for order, factor in head_factors(g) if order > 1]
+    assert weights
+    assert all(not factor.any() for factor in weights)
+    # Vectors have a single factor, which does train: there alone is it autoregressive.
+    assert any(factor.any() for order, factor in head_factors(g) if order == 1)
+
+
+def test_the_released_map_of_weights_is_metasgd_with_positive_rates():
+    learner = mm.make_learner("blockiaf:variant=released", smooth_conv(), steps=3, lr=0.1)
+    random = torch.Generator().manual_seed(0)
+    g = learner.geometry.g
+    with torch.no_grad():
+        for decoders in g.decoders:
+            for head in (decoders.alpha, decoders.mu):
+                noise = torch.randn(head.bias.shape, generator=random, dtype=torch.float64)
+                head.bias.add_(0.3 * noise)
+    z = point(1, shapes={n: tuple(p.shape) for n, p in learner.start().items()})
+    with torch.no_grad():
+        once, twice = g(z), g({n: 2 * p for n, p in z.items()})
+        slope = {n: twice[n] - once[n] for n in z}
+    state = State(z, {"prepared": g.prepare()})
+    assert set(learner.geometry.primal(state)) == set(z)
+    scales, _ = g._scales_and_shifts(g.partition.split(z), g.prepare())
+    for n, p in z.items():
+        if p.dim() > 1:
+            expected = scales[n].detach().reshape(p.shape) * p
+            torch.testing.assert_close(slope[n], expected, rtol=1e-9, atol=1e-12)
+            assert bool((scales[n] > 0).all())
+
+
+def test_nothing_couples_a_single_block():
+    g = BlockIAF(SHAPES, blocks=[list(SHAPES)])
+    assert not len(g.encoders)
+    assert g.bounds() is None
+    assert g.bounds(current=True) == (1.0, 1.0)
+    assert BlockIAF(SHAPES).bounds(current=True) is None

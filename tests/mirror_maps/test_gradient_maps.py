@@ -1,0 +1,320 @@
+"""Maps that are mirror maps by construction: what is claimed of them, far from their start."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from maps import (
+    FLOWS,
+    GRADIENT_MAPS,
+    QUADRATIC_MAPS,
+    SHAPES,
+    factors,
+    flat,
+    jacobian,
+    point,
+    randomised,
+    rates,
+)
+
+import metamirror as mm
+from metamirror.adapt import descend
+from metamirror.mirror_maps import (
+    Diagonal,
+    Elementwise,
+    GradientNet,
+    Identity,
+    KroneckerMetric,
+    bregman,
+)
+from metamirror.mirror_maps.geometry import MirrorGeometry
+from networks import point_tasks, smooth_mlp
+
+gradient_maps = pytest.mark.parametrize("name", GRADIENT_MAPS)
+all_maps = {**GRADIENT_MAPS, **QUADRATIC_MAPS, **FLOWS}
+seeds = st.integers(0, 10_000)
+sizes = st.sampled_from([0.1, 1.0, 10.0])
+
+
+@gradient_maps
+@settings(max_examples=25, deadline=None)
+@given(seed=seeds, size=sizes, where=sizes)
+def test_jacobian_is_symmetric_with_eigenvalues_inside_the_bounds(name, seed, size, where):
+    g = randomised(GRADIENT_MAPS[name](), size, seed)
+    j = jacobian(g, point(seed + 1, where))
+    assert float((j - j.T).abs().max()) < 1e-9
+    values = torch.linalg.eigvalsh((j + j.T) / 2)
+    for m, largest in (g.bounds(), g.bounds(current=True)):
+        assert m * (1 - 1e-9) <= float(values[0])
+        assert float(values[-1]) <= largest * (1 + 1e-9)
+
+
+@gradient_maps
+@settings(max_examples=25, deadline=None)
+@given(seed=seeds, size=sizes, where=sizes)
+def test_secants_lie_inside_the_bounds(name, seed, size, where):
+    g = randomised(GRADIENT_MAPS[name](), size, seed)
+    z, other = point(seed + 1, where), point(seed + 2, where)
+    with torch.no_grad():
+        moved = flat(z) - flat(other)
+        quotient = float(moved @ (flat(g(z)) - flat(g(other))) / (moved @ moved))
+    m, largest = g.bounds()
+    assert 0 < m <= quotient <= largest
+
+
+@pytest.mark.parametrize("name", {**GRADIENT_MAPS, **QUADRATIC_MAPS})
+@settings(max_examples=15, deadline=None)
+@given(seed=seeds, size=sizes, where=sizes)
+def test_the_inverse_inverts(name, seed, size, where):
+    g = randomised({**GRADIENT_MAPS, **QUADRATIC_MAPS}[name](), size, seed)
+    z = point(seed + 1, where)
+    with torch.no_grad():
+        phi = g(z)
+        back = g.inverse(phi)
+        forth = g(back)
+    assert float((flat(forth) - flat(phi)).abs().max()) < 1e-10 * max(1, float(flat(phi).norm()))
+    assert float((flat(back) - flat(z)).abs().max()) < 1e-10 * max(1, where)
+
+
+@pytest.mark.parametrize("name", FLOWS)
+@settings(max_examples=15, deadline=None)
+@given(seed=seeds, size=st.sampled_from([0.03, 0.1, 0.3]))
+def test_blockwise_substitution_inverts_a_flow(name, seed, size):
+    g = randomised(FLOWS[name](), size, seed)
+    z = point(seed + 1)
+    with torch.no_grad():
+        phi = g(z)
+        back = g.inverse(phi)
+        scales, _ = g._scales_and_shifts(g.partition.split(z), g.prepare())
+    # z times a small scale is lost in the shift's rounding: that much no inverse can recover.
+    lost = max(1.0, float(flat(phi).abs().max())) / min(1.0, float(flat(scales).min()))
+    assume(lost < 1e4)
+    assert float((flat(back) - flat(z)).abs().max()) < 1e-10 * lost
+
+
+@gradient_maps
+def test_the_map_is_the_gradient_of_its_potential(name):
+    g = randomised(GRADIENT_MAPS[name](), 1.0)
+    z = {key: value.requires_grad_() for key, value in point(1).items()}
+    grads = torch.autograd.grad(g.potential(z), list(z.values()))
+    for found, expected in zip(grads, g(z).values(), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+
+
+@gradient_maps
+def test_it_starts_exactly_as_the_identity_and_alive(name):
+    g = GRADIENT_MAPS[name]().double()
+    z = point(3)
+    assert all(torch.equal(g(z)[key], value) for key, value in z.items())
+    weights = {n: p for n, p in g.named_parameters() if "weight" in n}
+    assert weights
+    grads = torch.autograd.grad(flat(g(z)).square().sum(), list(weights.values()))
+    assert all(bool((grad != 0).any()) for grad in grads)
+
+
+@pytest.mark.parametrize("name", {**GRADIENT_MAPS, **QUADRATIC_MAPS})
+def test_bregman_divergence_is_the_integral_of_the_mirror_map(name):
+    g = randomised({**GRADIENT_MAPS, **QUADRATIC_MAPS}[name](), 0.5)
+    phi, other = point(1, 0.5), point(2, 0.5)
+    with torch.no_grad():
+        found = float(bregman(g, phi, other))
+        base = flat(g.inverse(other))
+        direction = flat(phi) - flat(other)
+        nodes, weights = _gauss_legendre(24)
+        expected = 0.0
+        for t, w in zip(nodes, weights, strict=True):
+            between = {n: other[n] + t * (phi[n] - other[n]) for n in phi}
+            expected += w * float((flat(g.inverse(between)) - base) @ direction)
+        assert found == pytest.approx(expected, rel=1e-7)
+        assert found > 0
+        assert float(bregman(g, phi, phi)) == pytest.approx(0, abs=1e-10)
+
+
+def _gauss_legendre(n: int) -> tuple[list[float], list[float]]:
+    import numpy as np
+
+    nodes, weights = np.polynomial.legendre.leggauss(n)
+    return ((nodes + 1) / 2).tolist(), (weights / 2).tolist()
+
+
+def support():
+    return mm.Batch(*(t[0] for t in point_tasks().support))
+
+
+def adapted_by_map(g, z0) -> dict[str, torch.Tensor]:
+    """Mirror descent with g on the smooth network, from the dual start z0."""
+    learner = mm.Learner(smooth_mlp(), MirrorGeometry(g), steps=4, lr=0.1)
+    with torch.no_grad():
+        for name, p in learner.start().items():
+            p.copy_(z0[name])
+    return learner.adapt(support()).params
+
+
+def own_shapes() -> dict[str, torch.Tensor]:
+    return {name: p.detach() for name, p in smooth_mlp().named_parameters()}
+
+
+@pytest.mark.parametrize("form", ["diagonal", "elementwise", "gradnet"])
+def test_maps_contain_metasgd_with_positive_rates(form):
+    start = own_shapes()
+    random = torch.Generator().manual_seed(0)
+    log_rates = {
+        name: torch.empty_like(p).uniform_(-1, 1, generator=random) for name, p in start.items()
+    }
+    metasgd = mm.make_learner("metasgd:positive=true", smooth_mlp(), steps=4, lr=0.1)
+    with torch.no_grad():
+        for name, rate in zip(metasgd.geometry.names, metasgd.geometry.rates, strict=True):
+            rate.copy_(log_rates[name])
+    if form == "diagonal":
+        g = Diagonal({name: r.exp() for name, r in log_rates.items()})
+    else:
+        g = Elementwise(start) if form == "elementwise" else GradientNet(start)
+        bounded = {name: torch.atanh(r / g.log_range) for name, r in log_rates.items()}
+        parameters = (
+            g.scale if form == "elementwise" else [scaling.log_scale for scaling in g.scalings]
+        )
+        with torch.no_grad():
+            for parameter, value in zip(parameters, g.groups.stack(bounded), strict=True):
+                parameter.copy_(value)
+    with torch.no_grad():
+        found = adapted_by_map(g, g.inverse(start))
+    for name, expected in metasgd.adapt(support()).params.items():
+        torch.testing.assert_close(found[name], expected, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("form", ["quadratic", "gradnet"])
+def test_maps_contain_positive_definite_metacurvature(form):
+    start = own_shapes()
+    g = GradientNet(start, metric="kronecker")
+    random = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for scaling in g.scalings:
+            for p in scaling.parameters():
+                p.copy_(torch.randn(p.shape, generator=random, dtype=torch.float64))
+    metacurvature = mm.make_learner("metacurvature", smooth_mlp(), steps=4, lr=0.1)
+    geometry = metacurvature.geometry
+    roots = {}
+    with torch.no_grad():
+        for names, parts, scaling in zip(
+            geometry.groups.members.values(), geometry.factors, g.scalings, strict=True
+        ):
+            s = scaling.prepare()
+            for i, name in enumerate(names):
+                if isinstance(s, torch.Tensor):
+                    parts[0][i] = s[i].square()
+                    roots[name] = [torch.diag(s[i])]
+                else:
+                    roots[name] = [f[i] for f in s]
+                    for part, f in zip(parts, s, strict=True):
+                        part[i] = f[i].T @ f[i]
+        if form == "quadratic":
+            shapes = {name: tuple(p.shape) for name, p in start.items()}
+            g = KroneckerMetric(shapes, roots)
+        found = adapted_by_map(g, g.inverse(start))
+    for name, expected in metacurvature.adapt(support()).params.items():
+        torch.testing.assert_close(found[name], expected, rtol=1e-8, atol=1e-10)
+
+
+def test_the_quadratic_of_the_identity_is_maml():
+    found = adapted_by_map(Identity(), own_shapes())
+    for name, expected in (
+        mm.make_learner("maml", smooth_mlp(), steps=4, lr=0.1).adapt(support()).params.items()
+    ):
+        assert torch.equal(found[name], expected)
+
+
+@pytest.mark.parametrize("name", {**GRADIENT_MAPS, **QUADRATIC_MAPS})
+def test_primal_and_dual_forms_give_the_same_iterates(name):
+    """Eq. (6), phi <- g(grad h(phi) - alpha grad L(phi)), against eq. (7)."""
+    g = randomised({**GRADIENT_MAPS, **QUADRATIC_MAPS}[name](), 0.5)
+    target = point(7)
+
+    def loss(phi):
+        return sum(((phi[n] - target[n]) ** 2).sum() / 2 for n in phi) + sum(
+            torch.sin(phi[n]).sum() for n in phi
+        )
+
+    def gradient(phi):
+        return {n: phi[n] - target[n] + torch.cos(phi[n]) for n in phi}
+
+    geometry = MirrorGeometry(g)
+    z0 = point(8)
+    path = descend(
+        lambda phi: (loss(phi),) * 2,
+        geometry,
+        geometry.begin(z0, geometry.prepare(), {}),
+        steps=6,
+        lr=0.05,
+        order="none",
+        keep=True,
+    )
+    with torch.no_grad():
+        phi = g(z0)
+        for expected in path.points[1:]:
+            grad = gradient(phi)
+            phi = g({n: z - 0.05 * grad[n] for n, z in g.inverse(phi).items()})
+            for n in phi:
+                torch.testing.assert_close(phi[n], expected[n], rtol=0, atol=1e-9)
+
+
+def test_bounds_hold_at_every_step_of_training():
+    learner = mm.make_learner("gradnet", smooth_mlp(), steps=2, lr=0.1, log_range=0.5, rho=0.6)
+    # A rate so large that parameters are thrown far from their start.
+    optimizer = torch.optim.Adam(learner.parameters(), lr=1.0)
+    g = learner.geometry.g
+    m, largest = g.bounds()
+    for _ in range(5):
+        optimizer.zero_grad()
+        learner.meta_loss(point_tasks()).backward()
+        optimizer.step()
+        found = mm.mirror_maps.certify(g, learner.start(), n=2)
+        assert found.symmetric
+        assert m <= found.smallest <= found.largest <= largest
+
+
+def test_a_mode_of_size_one_has_no_factor_to_learn():
+    g = GradientNet({"w": torch.randn(8, 1, 3, 3), "s": torch.randn(())})
+    assert all(max(p.shape[1:]) > 1 for n, p in g.named_parameters() if "matrices" in n)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: GradientNet(point(), rho=1.0), "rho is 1.0"),
+        (lambda: Elementwise(point(), rho=-0.1), "rho is -0.1"),
+        (lambda: GradientNet(point(), coupling=0.95), "coupling is 0.95"),
+        (lambda: GradientNet(point(), log_range=float("inf")), "log_range is inf"),
+        (lambda: GradientNet(point(), terms=0), "terms is 0"),
+        (lambda: Elementwise(point(), terms=0), "terms is 0"),
+        (lambda: GradientNet(point(), modes={"a.weight": (5, 3)}), "do not hold"),
+        (lambda: Diagonal({"w": torch.tensor([-1.0])}).inverse({"w": torch.ones(1)}), "not above"),
+    ],
+)
+def test_bounds_that_cannot_hold_are_refused(make, words):
+    with pytest.raises(ValueError, match=words):
+        make()
+
+
+@pytest.mark.parametrize("name", all_maps)
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_point_that_is_not_finite_has_no_inverse(name, bad):
+    phi = point()
+    phi["a.bias"][1] = bad
+    with pytest.raises(ValueError, match=r"a\.bias is not finite"):
+        all_maps[name]().double().inverse(phi)
+
+
+@pytest.mark.parametrize("name", [n for n in all_maps if n != "identity"])
+def test_a_point_with_other_parameters_has_no_inverse(name):
+    g = all_maps[name]().double()
+    with pytest.raises(ValueError, match=r"a\.bias"):
+        g.inverse({n: p for n, p in point().items() if n != "a.bias"})
+    wrong = {**point(), "a.bias": torch.zeros(5, dtype=torch.float64)}
+    with pytest.raises(ValueError, match=r"a\.bias has shape"):
+        g.inverse(wrong)
+
+
+def test_shapes_are_covered():
+    assert set(SHAPES) == set(point()) == set(rates()) == set(factors())

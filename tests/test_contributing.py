@@ -1,0 +1,52 @@
+"""The example of CONTRIBUTING.md is a method like the others."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+import metamirror as mm
+import test_methods_table as shared
+from networks import point_tasks, smooth_mlp
+from table import Row
+
+LISTING = re.compile(r"```python\n(.*?)```", re.DOTALL)
+
+
+@pytest.fixture
+def layerwise(monkeypatch):
+    text = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text()
+    (listing,) = LISTING.findall(text)
+    names: dict[str, object] = {}
+    exec(compile(listing, "CONTRIBUTING.md", "exec"), names)
+    monkeypatch.setitem(mm.METHODS, "layerwise", names["METHOD"])
+    return listing
+
+
+def test_the_example_is_thirty_lines(layerwise):
+    assert len(layerwise.splitlines()) <= 33
+
+
+def test_the_example_passes_the_shared_tests(layerwise, tmp_path):
+    row = Row("layerwise")
+    for network in shared.NETWORKS:
+        shared.test_meta_gradient_equals_finite_differences(row, network)
+        shared.test_start_follows_the_path_of_gradient_descent(row, network)
+        shared.test_runs_on_the_meta_device(row, network)
+    shared.test_loop_and_vmap_give_the_same_meta_gradient(row)
+    shared.test_every_meta_parameter_learns_within_two_outer_steps(row)
+    shared.test_save_and_load_restore_it_bit_for_bit(row, tmp_path)
+
+
+def test_the_example_learns(layerwise):
+    learner = mm.make_learner("layerwise", smooth_mlp(), lr=0.1)
+    before = learner.meta_loss(point_tasks())
+    optimizer = torch.optim.Adam(learner.parameters(), lr=1e-2)
+    for _ in range(20):
+        optimizer.zero_grad()
+        learner.meta_loss(point_tasks()).backward()
+        optimizer.step()
+    assert learner.meta_loss(point_tasks()).item() < before.item()
