@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: quickstart test lint types results clean
+.PHONY: quickstart test lint types sinusoid clean
 
 quickstart: $(INSTALLED)
 	$(BIN)/metamirror quickstart
@@ -23,6 +23,17 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
 	touch $@
+
+# The README's first result: fixed seeds, so that the same machine gives the same numbers.
+SINUSOID := maml metasgd metacurvature mtnet metakfo warpgrad ecml blockiaf gradnet anil
+
+sinusoid: $(addprefix results/sinusoid/,$(addsuffix .json,$(SINUSOID)))
+
+results/sinusoid/%.json: | $(INSTALLED)
+	mkdir -p $(@D)
+	OMP_NUM_THREADS=1 $(BIN)/metamirror train --method $* --steps 1 --out runs/sinusoid/$*
+	OMP_NUM_THREADS=1 $(BIN)/metamirror evaluate runs/sinusoid/$* --json > $@.tmp
+	mv $@.tmp $@
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache

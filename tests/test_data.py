@@ -97,6 +97,12 @@ def test_different_addresses_have_different_noise():
     assert all(0 <= seed < 2**62 for seed in seeds)
 
 
+def test_noise_is_not_the_first_draw_of_the_task():
+    for address in addresses():
+        first = int(task_generator(*address).bit_generator.random_raw()) >> 2
+        assert noise_seed(*address) != first
+
+
 @pytest.mark.parametrize(
     "other",
     [stream(seed=1)[0], stream("val")[0], stream("test")[0], stream()[1]],

@@ -269,6 +269,31 @@ def test_both_protocols_agree_on_the_support_set():
     torch.testing.assert_close(inductive(support.x), expected, rtol=0, atol=1e-12)
 
 
+class Shared(nn.Module):
+    """One normalisation in two places."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(1, 4, 3)
+        self.norm = mm.models.BatchNorm(4)
+        self.mix = nn.Conv2d(4, 4, 3)
+        self.head = nn.Linear(64, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.norm(self.mix(self.norm(self.conv(x)))).flatten(1))
+
+
+def test_a_layer_used_twice_has_statistics_for_each_use():
+    torch.manual_seed(0)
+    model = Shared().double()
+    support = one(image_tasks().support)
+    inductive, transductive = (
+        mm.make_learner("maml", model, lr=0.1, norm=norm).adapt(support)(support.x)
+        for norm in ("inductive", "transductive")
+    )
+    torch.testing.assert_close(inductive, transductive, rtol=0, atol=1e-12)
+
+
 def test_inductive_meta_loss_is_that_of_the_adapted_models():
     tasks = image_tasks()
     learner = normalised("inductive")

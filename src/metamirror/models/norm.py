@@ -13,12 +13,15 @@ from contextvars import ContextVar
 import torch
 from torch import Tensor, nn
 
-Statistics = dict["BatchNorm", tuple[Tensor, Tensor]]
-"""Mean and variance that each layer normalises with."""
+MeanAndVariance = tuple[Tensor, Tensor]
+Statistics = dict["BatchNorm", list[MeanAndVariance]]
+"""What each layer normalises with, use by use: a layer may stand in several places."""
 
 # Context variables, not attributes: two threads may use one model under different protocols.
 _recorded: ContextVar[Statistics | None] = ContextVar("recorded", default=None)
-_fixed: ContextVar[Statistics | None] = ContextVar("fixed", default=None)
+_fixed: ContextVar[dict[BatchNorm, Iterator[MeanAndVariance]] | None] = ContextVar(
+    "fixed", default=None
+)
 
 
 class BatchNorm(nn.Module):
@@ -51,11 +54,11 @@ class BatchNorm(nn.Module):
             centred = x - mean
             var = centred.square().mean(axes, keepdim=True)
         else:
-            mean, var = fixed[self]
+            mean, var = next(fixed[self])
             centred = x - mean
         recorded = _recorded.get()
         if recorded is not None:
-            recorded[self] = (mean, var)
+            recorded.setdefault(self, []).append((mean, var))
         shape = [1, self.channels, *[1] * (x.dim() - 2)]
         scale = torch.rsqrt(var + self.eps) * self.weight.view(shape)
         return centred * scale + self.bias.view(shape)
@@ -66,7 +69,7 @@ class BatchNorm(nn.Module):
 
 @contextmanager
 def recorded_statistics() -> Iterator[Statistics]:
-    """Collects the statistics that forward passes inside the block use."""
+    """Collects the statistics that a forward pass inside the block uses."""
     statistics: Statistics = {}
     token = _recorded.set(statistics)
     try:
@@ -77,8 +80,8 @@ def recorded_statistics() -> Iterator[Statistics]:
 
 @contextmanager
 def fixed_statistics(statistics: Statistics) -> Iterator[None]:
-    """Forward passes inside the block normalise with the given statistics."""
-    token = _fixed.set(statistics)
+    """A forward pass inside the block normalises with the given statistics."""
+    token = _fixed.set({norm: iter(uses) for norm, uses in statistics.items()})
     try:
         yield
     finally:

@@ -1,0 +1,62 @@
+"""What the README shows is what the files say, and what it tells to run runs."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import metamirror as mm
+from metamirror.cli import main
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+
+
+def table_after(marker: str) -> list[list[str]]:
+    lines = README[README.index(marker) + len(marker) :].partition("\n|")[2].splitlines()
+    rows = []
+    for line in ["|" + lines[0], *lines[1:]]:
+        if not line.startswith("|"):
+            break
+        rows.append([cell.strip() for cell in line.strip("|").split("|")])
+    return rows[2:]
+
+
+def test_the_sinusoid_table_is_that_of_the_results():
+    rows = table_after("<!-- results/sinusoid")
+    files = {
+        path.stem: json.loads(path.read_text()) for path in ROOT.glob("results/sinusoid/*.json")
+    }
+    assert {row[0].strip("`") for row in rows} == set(files)
+    assert {"maml", "metasgd", "blockiaf"} <= set(files)
+    for method, shown in rows:
+        found = files[method.strip("`")]
+        assert shown == f"{found['mse']:.3f} ± {found['ci95']:.3f}"
+        assert (found["step"], found["tasks"], found["shots"], found["steps"]) == (
+            15_000,
+            600,
+            10,
+            1,
+        )
+    assert files["maml"]["mse"] < 0.55
+    assert files["metasgd"]["mse"] < 0.33
+
+
+def test_the_table_of_methods_is_that_of_the_registry(capsys):
+    assert main(["methods", "--json"]) == 0
+    listed = {row["method"]: row["extra_parameters"] for row in json.loads(capsys.readouterr().out)}
+    shown = {
+        row[0].strip("`"): int(row[3].replace(",", ""))
+        for row in table_after("`blockiaf:variant=released` or `gradnet:form=elementwise`.\n")
+    }
+    assert shown == listed
+    assert set(shown) == set(mm.METHODS)
+
+
+@pytest.mark.parametrize("code", re.findall(r"```python\n(.*?)```", README, re.DOTALL))
+def test_its_python_runs(code, capsys):
+    exec(compile(code, "README.md", "exec"), {})
+    assert "torch.Size([3, 1])" in capsys.readouterr().out
