@@ -80,6 +80,7 @@ def evaluate_run(
         "method": config.method,
         "data": config.data,
         "split": split,
+        "ways": None,
         "shots": config.shots,
         "queries": config.queries,
         "steps": learner.steps if steps is None else steps,

@@ -79,19 +79,25 @@ def test_a_gradient_network_converges_where_block_iaf_diverges():
 
 
 def test_gradient_networks_converge_on_random_quadratics_for_every_admissible_step_size():
+    """At least at the linear rate that the lemma gives: with |phi+ - phi| >= alpha m |G| and
+    |G|^2 >= 2 mu L, each step multiplies L by 1 - 2 mu (1/(alpha M) - l/2) (alpha m)^2 at most."""
     for seed in range(100):
         random = torch.Generator().manual_seed(seed)
         d = 3 + seed % 4
         root = torch.randn(d, d, generator=random, dtype=torch.float64)
         matrix = root @ root.T + 0.1 * torch.eye(d, dtype=torch.float64)
-        ell = float(torch.linalg.eigvalsh(matrix)[-1])
+        mu, *_, ell = torch.linalg.eigvalsh(matrix).tolist()
         start = torch.randn(d, generator=random, dtype=torch.float64)
         g = randomised(GradientNet({"z": start}, units=8), 1.0, seed)
-        _, largest = g.bounds(current=True)
-        share = 0.05 + 0.94 * float(torch.rand((), generator=random))
-        losses = losses_of(g, matrix, start, share * 2 / (ell * largest), steps=60)
+        m, largest = g.bounds(current=True)
+        share = 0.02 + 0.97 * float(torch.rand((), generator=random))
+        alpha = share * 2 / (ell * largest)
+        losses = losses_of(g, matrix, start, alpha, steps=60)
+        rate = 1 - 2 * mu * (1 / (alpha * largest) - ell / 2) * (alpha * m) ** 2
+        assert 0 <= rate < 1
+        bound = losses[0] * rate ** torch.arange(60, dtype=torch.float64)
         assert bool((losses.diff() <= 1e-14 * losses[0]).all()), seed
-        assert float(losses[-1]) < float(losses[0]), seed
+        assert bool((losses <= bound * (1 + 1e-9)).all()), seed
 
 
 def test_certify_refutes_the_counterexample_with_a_witness():
