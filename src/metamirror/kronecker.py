@@ -52,6 +52,14 @@ def transposed(factors: Sequence[Tensor | None]) -> list[Tensor | None]:
     return [None if factor is None else factor.mT for factor in factors]
 
 
+def squared_spectrum(factors: Sequence[Tensor]) -> tuple[float, float]:
+    """The extreme squared singular values of a stack of Kronecker products."""
+    values = [torch.linalg.svdvals(f).square() for f in factors]
+    low = torch.stack([v.amin(-1) for v in values]).prod(0).min()
+    high = torch.stack([v.amax(-1) for v in values]).prod(0).max()
+    return float(low), float(high)
+
+
 def averaging(matrix: Tensor) -> Tensor:
     """Positive weights with rows that sum to one, from a random matrix."""
     return matrix.abs() / matrix.abs().sum(-1, keepdim=True)

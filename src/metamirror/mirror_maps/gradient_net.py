@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -32,103 +32,13 @@ from metamirror.mirror_maps.base import (
     solve_contraction,
 )
 from metamirror.mirror_maps.elementwise import check_contraction, spread
+from metamirror.mirror_maps.scaling import Metric, Scaling
+from metamirror.mirror_maps.unit_factors import (
+    UnitFactors,
+    distinct_singular_values,
+    spectral_normalised,
+)
 from metamirror.types import Params
-
-Metric = Literal["diagonal", "kronecker"]
-
-
-def spectral_normalised(factor: Tensor) -> Tensor:
-    """A stack of matrices, each divided by its largest singular value."""
-    size: Tensor = torch.linalg.matrix_norm(factor, ord=2, keepdim=True)
-    return factor / size.clamp_min(torch.finfo(factor.dtype).tiny)
-
-
-def distinct_singular_values(count: int, outputs: int, inputs: int) -> Tensor:
-    """Random matrices with singular values from 0.8 to 1: where they tie, the norm has no slope."""
-    rank = min(outputs, inputs)
-    left: Tensor = torch.linalg.qr(torch.randn(count, outputs, rank))[0]
-    right: Tensor = torch.linalg.qr(torch.randn(count, inputs, rank))[0]
-    return left * torch.linspace(0.8, 1, rank) @ right.mT
-
-
-class UnitFactors(nn.Module):
-    """Kronecker factors of spectral norm one. A mode of size one could only be turned: it has none.
-
-    Args:
-        count: how many tensors of this shape are stacked.
-        outputs: shape of one output tensor.
-        inputs: shape of one input tensor.
-    """
-
-    def __init__(self, count: int, outputs: Shape, inputs: Shape):
-        super().__init__()
-        self.present = [n > 1 for n in inputs]
-        self.matrices = nn.ParameterList(
-            distinct_singular_values(count, m, n)
-            for m, n in zip(outputs, inputs, strict=True)
-            if n > 1
-        )
-
-    def normalised(self) -> list[Tensor | None]:
-        """One factor per mode, or None."""
-        factors = iter(self.matrices)
-        return [spectral_normalised(next(factors)) if here else None for here in self.present]
-
-
-class Scaling(nn.Module):
-    """S of one group: a bounded positive diagonal, or a Kronecker product with bounded spectrum."""
-
-    def __init__(self, count: int, shape: Shape, metric: Metric, log_range: float):
-        super().__init__()
-        self.log_range = log_range
-        # A vector has a single mode: a dense matrix on it would not be cheap, nor Kronecker.
-        self.diagonal = metric == "diagonal" or len(shape) == 1
-        if self.diagonal:
-            self.log_scale = nn.Parameter(torch.zeros(count, *shape))
-        else:
-            self.log_spectrum = nn.ParameterList(torch.zeros(count, n) for n in shape)
-            self.rotation = nn.ParameterList(torch.zeros(count, n, n) for n in shape if n > 1)
-
-    def prepare(self) -> Tensor | list[Tensor]:
-        """The diagonal of S, or its factors D_j Q_j with Q_j a rotation."""
-        if self.diagonal:
-            return torch.exp(self.log_range / 2 * torch.tanh(self.log_scale))
-        share = self.log_range / 2 / len(self.log_spectrum)
-        rotations = iter(self.rotation)
-        factors = []
-        for d in self.log_spectrum:
-            factor = torch.exp(share * torch.tanh(d)).unsqueeze(-1)
-            if d.shape[-1] > 1:
-                r = next(rotations)
-                factor = factor * torch.matrix_exp(r - r.mT)
-            factors.append(factor)
-        return factors
-
-    @staticmethod
-    def apply_to(x: Tensor, s: Tensor | list[Tensor], *, transpose: bool = False) -> Tensor:
-        """Sx, or S'x."""
-        if isinstance(s, Tensor):
-            return s * x
-        return kronecker_product(x, transposed(s) if transpose else s)
-
-    @staticmethod
-    def solve(x: Tensor, s: Tensor | list[Tensor], *, transpose: bool = False) -> Tensor:
-        """S^-1 x, or S'^-1 x."""
-        if isinstance(s, Tensor):
-            return x / s
-        inverses = [torch.linalg.inv(f) for f in s]
-        return kronecker_product(x, transposed(inverses) if transpose else inverses)
-
-    @torch.no_grad()
-    def spectrum(self) -> Bounds:
-        """The smallest and largest eigenvalue of S'S now."""
-        s = self.prepare()
-        if isinstance(s, Tensor):
-            return float(s.min()) ** 2, float(s.max()) ** 2
-        values = [torch.linalg.svdvals(f).square() for f in s]
-        low = torch.stack([v.amin(-1) for v in values]).prod(0).min()
-        high = torch.stack([v.amax(-1) for v in values]).prod(0).max()
-        return float(low), float(high)
 
 
 class HiddenLayer(nn.Module):

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from metamirror.kronecker import ShapeGroups, kronecker_product, transposed
+from metamirror.kronecker import ShapeGroups, kronecker_product, squared_spectrum, transposed
 from metamirror.mirror_maps.base import Bounds, MirrorMap, check_point, inner, norm
 from metamirror.types import Params
 
@@ -115,12 +115,9 @@ class KroneckerMetric(MirrorMap):
 
     @torch.no_grad()
     def bounds(self, *, current: bool = False) -> Bounds | None:
-        lows, highs = [], []
-        for factors in self.factors:
-            values = [torch.linalg.svdvals(f).square() for f in factors]
-            lows.append(float(torch.stack([v.amin(-1) for v in values]).prod(0).min()))
-            highs.append(float(torch.stack([v.amax(-1) for v in values]).prod(0).max()))
-        return (min(lows), max(highs)) if min(lows) > 0 else None
+        spectra = [squared_spectrum(factors) for factors in self.factors]
+        low, high = min(s[0] for s in spectra), max(s[1] for s in spectra)
+        return (low, high) if low > 0 else None
 
     def potential(self, z: Params) -> Tensor:
         return inner(z, self(z)) / 2
