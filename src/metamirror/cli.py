@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import json as json_module
+import contextlib
+import functools
+import io
+import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 import tyro
@@ -18,6 +21,7 @@ from metamirror.config import RunConfig
 from metamirror.evaluate import evaluate_run
 from metamirror.experiments.inspection import inspect_run
 from metamirror.experiments.quickstart import quickstart as run_quickstart
+from metamirror.files import to_json
 from metamirror.methods import METHODS, make_learner
 from metamirror.models import Conv4
 from metamirror.report.geometry import describe_geometry, plot_geometry
@@ -173,12 +177,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit code."""
     try:
-        tyro.extras.subcommand_cli_from_dict(
-            COMMANDS,
-            prog="metamirror",
-            description="Meta-learning with learned loss geometries.",
-            args=arguments,
-        )
+        parse(arguments)()
     except (ValueError, OSError) as error:
         print(f"metamirror: {error}", file=sys.stderr)
         return 2
@@ -188,8 +187,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def parse(arguments: Sequence[str] | None) -> Callable[[], None]:
+    """The command that the arguments ask for, ready to run."""
+    complaint = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(complaint):
+            command: Callable[[], None] = tyro.extras.subcommand_cli_from_dict(
+                {name: _deferred(function) for name, function in COMMANDS.items()},
+                prog="metamirror",
+                description="Meta-learning with learned loss geometries.",
+                args=arguments,
+            )
+            return command
+    except SystemExit as stop:
+        if not stop.code:
+            raise
+        # tyro draws a box around its complaint; a plain line serves terminals and logs alike.
+        words = re.sub(r"[\u2500-\u257f]|-{3,}", " ", complaint.getvalue()).split()
+        raise ValueError(" ".join(words)) from None
+
+
+def _deferred(function: Callable[..., None]) -> Callable[..., Callable[[], None]]:
+    """The function with its arguments bound, so that parsing and running are told apart."""
+
+    @functools.wraps(function)
+    def bind(*args: Any, **kwargs: Any) -> Callable[[], None]:
+        return functools.partial(function, *args, **kwargs)
+
+    return bind
+
+
 def _print_json(value: object) -> None:
-    print(json_module.dumps(value, indent=2, ensure_ascii=False))
+    print(to_json(value))
 
 
 def entry() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_type_hints
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from metamirror.config import RunConfig
 from metamirror.data import TaskStream
 from metamirror.files import read_json
 from metamirror.learner import Learner
+from metamirror.options import convert
 from metamirror.progress import Progress
 from metamirror.train import build_stream
 from metamirror.types import Batch, loss_for
@@ -102,11 +104,16 @@ def load_config(run: Path) -> RunConfig:
     """The configuration that a run wrote beside its results."""
     if not run.is_dir():
         raise ValueError(f"there is no run folder {run}")
-    values = read_json(run / "config.json")
+    values, file = read_json(run / "config.json"), run / "config.json"
+    if not isinstance(values, dict):
+        raise ValueError(f"{file} holds {type(values).__name__}, not a configuration")
+    hints = get_type_hints(RunConfig)
+    if unknown := sorted(set(values) - set(hints)):
+        raise ValueError(f"{file} has the unknown key {unknown[0]!r}; known: {', '.join(hints)}")
     try:
-        return RunConfig(**values)
-    except TypeError as error:
-        raise ValueError(f"{run / 'config.json'} does not fit this version: {error}") from error
+        return RunConfig(**{name: convert(name, v, hints[name]) for name, v in values.items()})
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{file} does not fit this version: {error}") from error
 
 
 def _accuracy(output: Tensor, labels: Tensor) -> float:

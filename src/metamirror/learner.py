@@ -47,10 +47,13 @@ class Adapted:
         self.path = path
         self._learner = learner
         self._statistics = statistics
+        # Copies: the learner's own go on learning.
+        self._fixed = {name: p.clone() for name, p in learner.fixed().items()}
 
     def __call__(self, x: Tensor) -> Tensor:
         with torch.no_grad():
-            return self._learner.predict(self.params, x, self._statistics)
+            phi = {**self._fixed, **self.params}
+            return self._learner.predict(phi, x, self._statistics)
 
 
 class Learner(nn.Module):
@@ -208,6 +211,12 @@ class Learner(nn.Module):
         named = dict(self.model.named_parameters())
         return {name: named[name] for name in self.adapts}
 
+    def fixed(self) -> Params:
+        """The model's parameters that do not adapt, outside the graph."""
+        return {
+            name: p.detach() for name, p in self.model.named_parameters() if name not in self.adapts
+        }
+
     # What objectives and experiments call
 
     def begin(self, *, seed: int | None = None) -> State:
@@ -237,6 +246,10 @@ class Learner(nn.Module):
 
         def lower(phi: Params) -> tuple[Tensor, Tensor]:
             value = loss(self.predict({**(fixed or {}), **phi}, support.x), support.y)
+            if value.dim():
+                raise ValueError(
+                    f"the loss has shape {tuple(value.shape)}; it must be a scalar: a mean"
+                )
             return (value if self.prior is None else value + self.prior(phi, phi0)), value
 
         return descend(

@@ -21,7 +21,7 @@ def test_the_psd_form_never_turns_a_gradient_around():
     learner = shaken(mm.make_learner("metakfo", smooth_mlp()), size=1.0)
     grad = random_gradient(learner)
     for name, moved in learner.geometry.transform(grad).items():
-        assert float((moved * grad[name]).sum()) >= 0
+        assert (moved * grad[name]).sum().item() >= 0
 
 
 def test_the_linear_form_is_l_l_g_r_r():

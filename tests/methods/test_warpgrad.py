@@ -9,7 +9,7 @@ from networks import image_tasks, meta_gradient, point_tasks, shaken, smooth_con
 def test_adaptation_never_touches_the_warps():
     learner = shaken(mm.make_learner("warpgrad", smooth_conv(), steps=5, lr=0.1))
     adapted = learner.adapt(mm.Batch(*(t[0] for t in image_tasks().support)))
-    assert not any(name.startswith("warps.") for name in adapted.params)
+    assert not any("warp." in name for name in adapted.params)
     assert len(adapted.params) == len(list(smooth_conv().parameters()))
 
 
@@ -20,7 +20,7 @@ def test_one_step_joint_gradient_of_the_warps_equals_the_replay_at_the_start():
         for objective in ("joint", "trajectory")
     )
     a, b = meta_gradient(joint, tasks), meta_gradient(replay, tasks)
-    warps = [name for name in a if "warps" in name]
+    warps = [name for name in a if "warp." in name]
     assert warps
     for name in warps:
         torch.testing.assert_close(a[name], b[name], rtol=1e-10, atol=1e-14)
@@ -69,8 +69,9 @@ def test_a_copy_of_a_warped_model_runs_with_its_own_warps():
     x = point_tasks().support.x[0]
     before = learner.model(x)
     with torch.no_grad():
-        for p in twin.model.warps.parameters():
-            p.fill_(0.5)
+        for name, p in twin.model.named_parameters():
+            if "warp." in name:
+                p.fill_(0.5)
     assert torch.equal(learner.model(x), before)
     assert not torch.equal(twin.model(x), before)
 
@@ -87,6 +88,32 @@ def test_modules_named_by_the_user_are_warped():
             return self.top(self.act(self.body_part(x)))
 
     learner = mm.make_learner("warpgrad", Own().double(), warp_after=["body_part"], lr=0.1)
-    assert [tuple(p.shape) for p in learner.model.warps.parameters()] == [(5, 5), (5,)]
+    warps = [tuple(p.shape) for n, p in learner.model.named_parameters() if "warp." in n]
+    assert warps == [(5, 5), (5,)]
     learner.meta_loss(point_tasks()).backward()
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in learner.parameters())
+
+
+def test_a_sequential_model_is_warped_behind_its_parts():
+    torch.manual_seed(0)
+    inner = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.Tanh())
+    model = torch.nn.Sequential(inner, torch.nn.Linear(5, 3)).double()
+    learner = shaken(mm.make_learner("warpgrad", model, warp_after=["0", "1"]))
+    x = point_tasks().support.x[0]
+    body, warp = learner.model[0][:2], learner.model[0][2]
+    head = learner.model[1]
+    hidden = warp.map(body(x))
+    expected = head.warp.map(torch.nn.functional.linear(hidden, head.weight, head.bias))
+    torch.testing.assert_close(learner.model(x), expected)
+    assert set(learner.adapts) == {n for n, _ in model.named_parameters()}
+
+
+def test_without_a_step_there_is_only_the_start_to_judge():
+    learner = mm.make_learner("warpgrad:objective=trajectory", smooth_mlp(), steps=0)
+    maml = mm.make_learner("maml", smooth_mlp(), steps=0)
+    tasks = point_tasks()
+    replayed = learner.meta_loss(tasks)
+    # The start is judged by one further step, as every visited point is.
+    one = mm.make_learner("maml", smooth_mlp(), steps=1).meta_loss(tasks)
+    torch.testing.assert_close(replayed, one)
+    assert not torch.equal(replayed, maml.meta_loss(tasks))

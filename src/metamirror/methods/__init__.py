@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from metamirror import priors
-from metamirror.learner import Learner
+from metamirror.learner import Learner, check_lr
 from metamirror.methods import (
     anil,
     blockiaf,
@@ -24,6 +24,7 @@ from metamirror.methods import (
 )
 from metamirror.methods.metasgd import learned
 from metamirror.methods.registry import Method, Parts, parse_spec
+from metamirror.models import MODELS
 
 METHODS: dict[str, Method] = {
     module.METHOD.key: module.METHOD
@@ -74,8 +75,11 @@ def make_learner(method: str, model: nn.Module, **options: Any) -> Learner:
     if repeated := set(words) & set(options):
         raise ValueError(f"{method}: {sorted(repeated)} is given twice")
     chosen = found.make_options({**words, **options})
-    default_lr = inspect.signature(Learner).parameters["lr"].default
-    lr = common.get("lr", default_lr)
+    if not isinstance(model, nn.Module):
+        raise ValueError(
+            f"model is {model!r}; give an nn.Module, such as metamirror.models.Conv4()"
+        )
+    lr = check_lr(common.get("lr", inspect.signature(Learner).parameters["lr"].default))
     parts = found.build(copy.deepcopy(model), chosen, lr)
     if isinstance(prior := common.get("prior"), str):
         start = learned(parts.model)
@@ -89,6 +93,7 @@ def make_learner(method: str, model: nn.Module, **options: Any) -> Learner:
     learner.config = {
         "method": found.key,
         "options": vars(chosen).copy(),
-        "model": getattr(model, "config", None),
+        # A class of the user's own may derive from one of ours, or have a config of its own.
+        "model": model.config if type(model) in MODELS.values() else None,
     }
     return learner

@@ -123,12 +123,13 @@ def log_eigenvalue_variance(gram: Tensor, rank: int) -> Tensor:
 
 def build(model: nn.Module, options: Options, lr: float) -> Parts:
     """MAML's inner level, and the condition loss above it."""
-    if options.gamma < 0:
-        raise ValueError(f"ecml:gamma is {options.gamma}; the penalty's weight is at least 0")
+    if not 0 <= options.gamma < float("inf"):
+        raise ValueError(f"ecml:gamma is {options.gamma}; it must be finite and at least 0")
     head = options.head or head_of(model)
+    names = parameters_of(model, head)
     if options.closed_form and not isinstance(model.get_submodule(head), nn.Linear):
         raise ValueError(f"{head} is not an nn.Linear: the closed form needs one")
-    objective = ConditionedQueryLoss(options, head, parameters_of(model, head))
+    objective = ConditionedQueryLoss(options, head, names)
     return Parts(model, objective=objective)
 
 

@@ -13,7 +13,8 @@ from metamirror.methods.registry import Method, Parts
 from metamirror.mirror_maps.base import MirrorMap
 from metamirror.mirror_maps.elementwise import Elementwise
 from metamirror.mirror_maps.geometry import MirrorGeometry
-from metamirror.mirror_maps.gradient_net import GradientNet, Metric
+from metamirror.mirror_maps.gradient_net import GradientNet
+from metamirror.mirror_maps.scaling import Metric
 
 
 @dataclass(frozen=True)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, get_type_hints
 
 from torch import nn
 
 from metamirror.geometry import Geometry
 from metamirror.objectives import Objective
+from metamirror.options import convert
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Method:
             if name not in known:
                 rule = f"its options are {', '.join(known)}" if known else "it has no options"
                 raise ValueError(f"{self.key} has no option {name!r}; {rule}")
-            values[name] = _convert(f"{self.key}:{name}", value, hints[name])
+            values[name] = convert(f"{self.key}:{name}", value, hints[name])
         return self.options(**values)
 
 
@@ -72,52 +72,12 @@ def parse_spec(spec: str) -> tuple[str, dict[str, str]]:
     ('blockiaf', {'variant': 'released', 'scale': 'exponential'})
     """
     key, *words = spec.split(":")
-    options = {}
+    options: dict[str, str] = {}
     for word in words:
         name, equals, value = word.partition("=")
         if not (name and equals and value):
             raise ValueError(f"{spec!r}: {word!r} should read option=value")
+        if name in options:
+            raise ValueError(f"{spec!r} gives {name} twice")
         options[name] = value
     return key, options
-
-
-def _convert(name: str, value: Any, kind: Any) -> Any:
-    """Value as the option's type; words are read, everything else must fit already."""
-    if get_origin(kind) in (Union, types.UnionType):
-        kinds = get_args(kind)
-        if value is None and type(None) in kinds:
-            return None
-        errors = []
-        for one in (k for k in kinds if k is not type(None)):
-            try:
-                return _convert(name, value, one)
-            except ValueError as error:
-                errors.append(str(error))
-        raise ValueError("; or ".join(errors))
-    if get_origin(kind) is Literal:
-        if value in get_args(kind):
-            return value
-        raise ValueError(f"{name} is {value!r}; choose from {', '.join(map(repr, get_args(kind)))}")
-    if kind is bool:
-        if isinstance(value, bool):
-            return value
-        if isinstance(value, str) and value.lower() in ("true", "false"):
-            return value.lower() == "true"
-        raise ValueError(f"{name} is {value!r}; give true or false")
-    if kind in (int, float):
-        if isinstance(value, bool):
-            raise ValueError(f"{name} is {value!r}; give a number")
-        try:
-            number = kind(value)
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"{name} is {value!r}; give a number") from error
-        if kind is int and isinstance(value, float) and value != number:
-            raise ValueError(f"{name} is {value!r}; give a whole number")
-        return number
-    if kind is str:
-        if isinstance(value, str):
-            return value
-        raise ValueError(f"{name} is {value!r}; give a word")
-    if isinstance(value, str):
-        raise ValueError(f"{name} is {value!r}; this option can only be given in Python")
-    return value

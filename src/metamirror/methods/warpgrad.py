@@ -56,9 +56,6 @@ class Options:
     warp_after: Sequence[str] | Mapping[str, int] | None = None
 
 
-WARPS = "warps"
-
-
 class _Apply:
     """A forward hook that sends a module's output through a warp.
 
@@ -107,9 +104,6 @@ def insert_warps(model: nn.Module, options: Options) -> None:
     """Adds the warp layers to the model, at its own warp points or where the user says."""
     points = options.warp_after if options.warp_after is not None else model_points(model)
     named = [*points, *([head_of(model)] if options.head else [])]
-    if hasattr(model, WARPS):
-        raise ValueError(f"the model has an attribute {WARPS!r} already: rename it")
-    warps = nn.ModuleList()
     for name in named:
         try:
             module = model.get_submodule(name)
@@ -126,9 +120,19 @@ def insert_warps(model: nn.Module, options: Options) -> None:
             )
         like = next(model.parameters())
         warp = Warp(channels, convolution, options).to(device=like.device, dtype=like.dtype)
-        warps.append(warp)
-        module.register_forward_hook(_Apply(warp))
-    model.add_module(WARPS, warps)
+        attach(warp, module, name)
+
+
+def attach(warp: Warp, module: nn.Module, name: str) -> None:
+    """Puts a warp behind a module, as its child, so that other parameters keep their names."""
+    if isinstance(module, nn.Sequential):
+        # Its children run one after the other: the last of them is behind it.
+        module.append(warp)
+        return
+    if hasattr(module, "warp"):
+        raise ValueError(f"{name} has an attribute 'warp' already: rename it")
+    module.add_module("warp", warp)
+    module.register_forward_hook(_Apply(warp))
 
 
 def model_points(model: nn.Module) -> Sequence[str]:
@@ -171,7 +175,8 @@ class TrajectoryLoss:
     def __call__(self, learner: Learner, task: Task, state: State) -> Tensor:
         path = learner.descend(task.support, state, order="none", keep=True)
         visited = [State(_detached(s.z), s.memory) for s in path.states]
-        judged = [self._judge(learner, task, point) for point in visited[:-1]]
+        # Without a step there is nothing to replay but the start.
+        judged = [self._judge(learner, task, point) for point in visited[:-1] or visited]
         replay = torch.stack(judged).mean()
         if self.options.start == "maml":
             with_warps_fixed = _query_loss_with_fixed_warps(learner, task, state)
@@ -204,11 +209,7 @@ def _detached(tensors: Params) -> Params:
 
 def _query_loss_with_fixed_warps(learner: Learner, task: Task, state: State) -> Tensor:
     """MAML's outer loss in which only the start has a gradient."""
-    warps = {
-        name: p.detach()
-        for name, p in learner.model.named_parameters()
-        if name.startswith(f"{WARPS}.")
-    }
+    warps = learner.fixed()
     path = learner.descend(task.support, state, fixed=warps)
     return learner.query_loss({**warps, **path.phi}, task)
 
