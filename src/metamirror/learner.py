@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
+from numbers import Real
 from typing import Any, Literal
 
 import torch
@@ -164,7 +165,8 @@ class Learner(nn.Module):
         """
         check_batch(support, "support", stacked=False)
         self._check_outputs(support, "support")
-        z, memory = self.begin(seed=seed)
+        with torch.no_grad():
+            z, memory = self.begin(seed=seed)
         # A copy: the path holds its start, and the learner's own goes on learning.
         state = State({name: value.detach().clone() for name, value in z.items()}, memory)
         path = self.descend(support, state, order="none", keep=keep, steps=steps, lr=lr)
@@ -242,7 +244,8 @@ class Learner(nn.Module):
         if order is None:
             order = "first" if self.first_order else "second"
         loss = self.loss or loss_for(support.y)
-        phi0 = self.geometry.primal(state) if self.prior is not None else {}
+        with torch.set_grad_enabled(order != "none"):
+            phi0 = self.geometry.primal(state) if self.prior is not None else {}
 
         def lower(phi: Params) -> tuple[Tensor, Tensor]:
             value = loss(self.predict({**(fixed or {}), **phi}, support.x), support.y)
@@ -333,6 +336,6 @@ def check_steps(steps: int) -> int:
 
 def check_lr(lr: float) -> float:
     """Alpha as given, if it is finite and not negative."""
-    if not (isinstance(lr, int | float) and 0 <= lr < float("inf")):
+    if not (isinstance(lr, Real) and 0 <= lr < float("inf")):
         raise ValueError(f"lr is {lr!r}; the inner step size is finite and at least 0")
     return float(lr)
