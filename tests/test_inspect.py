@@ -55,14 +55,29 @@ def test_verdicts(spec, shaken, valid, proof):
     found = inspect_learner(learner_of(spec, shaken), stream(), tasks=2, points=3)
     assert found["is_mirror_map"] is valid
     assert (found["proof"] or "").startswith(proof or "")
-    if valid:
+    if valid and not spec.startswith("blockiaf"):
         m, largest = found["map_bounds"]
         assert 0 < m <= largest
         assert found["strong_convexity"] == pytest.approx(1 / largest)
         assert found["smoothness"] == pytest.approx(1 / m)
-        assert found["step_size_bound_estimate"] > 0
+        ell = found["loss_smoothness_estimate"]
+        assert found["step_size_bound_estimate"] == pytest.approx(2 / (largest * ell))
     else:
+        # What was measured at points says nothing of h elsewhere.
+        assert found["strong_convexity"] is None
         assert found["step_size_bound_estimate"] is None
+
+
+def test_a_refuted_map_comes_with_its_witness():
+    found = inspect_learner(learner_of("blockiaf", 0.3), stream(), tasks=1)
+    assert found["witness"]["product"] < 0 < found["witness"]["distance"]
+
+
+def test_masks_make_a_preconditioner_singular_not_decreasing():
+    found = inspect_learner(learner_of("mtnet"), stream(), tasks=1)
+    assert found["witness"] is None
+    assert "not above zero" in found["proof"]
+    assert "one draw" in found["note"]
 
 
 def test_effective_step_sizes_are_those_of_the_geometry():

@@ -41,6 +41,9 @@ class Geometry(nn.Module):
     stochastic: bool = False
     """Whether `draw` gives a task its own noise."""
 
+    candidate_note: str | None = None
+    """What has to be known beside a verdict on `candidate_mirror_map`."""
+
     def primal(self, state: State) -> Params:
         """phi, the model's parameters, for the present z."""
         return state.z

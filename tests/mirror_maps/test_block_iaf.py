@@ -11,7 +11,7 @@ from maps import FLOWS, SHAPES, flat, jacobian, point, randomised
 import metamirror as mm
 from metamirror.adapt import descend
 from metamirror.geometry import State
-from metamirror.mirror_maps import BlockIAF, GradientNet, Partition, certify
+from metamirror.mirror_maps import BlockIAF, GradientNet, MirrorMap, Partition, certify
 from metamirror.mirror_maps.geometry import MirrorGeometry
 from networks import image_tasks, smooth_conv
 
@@ -81,23 +81,47 @@ def test_a_gradient_network_converges_where_block_iaf_diverges():
 def test_gradient_networks_converge_on_random_quadratics_for_every_admissible_step_size():
     """At least at the linear rate that the lemma gives: with |phi+ - phi| >= alpha m |G| and
     |G|^2 >= 2 mu L, each step multiplies L by 1 - 2 mu (1/(alpha M) - l/2) (alpha m)^2 at most."""
+    steps = 150
     for seed in range(100):
         random = torch.Generator().manual_seed(seed)
-        d = 3 + seed % 4
-        root = torch.randn(d, d, generator=random, dtype=torch.float64)
-        matrix = root @ root.T + 0.1 * torch.eye(d, dtype=torch.float64)
-        mu, *_, ell = torch.linalg.eigvalsh(matrix).tolist()
+        d = 4 + 2 * (seed % 3)
         start = torch.randn(d, generator=random, dtype=torch.float64)
-        g = randomised(GradientNet({"z": start}, units=8), 1.0, seed)
+        matrix = random_spd(d, random)
+        mu, *_, ell = torch.linalg.eigvalsh(matrix).tolist()
+        # A matrix of parameters, so that the hidden layers take part, and every kind of map.
+        metric = ("diagonal", "kronecker")[seed % 2]
+        shape = {"z": start.reshape(2, -1)}
+        g = randomised(
+            GradientNet(shape, units=8, rho=0.6, log_range=0.5, metric=metric), 1.0, seed
+        )
         m, largest = g.bounds(current=True)
-        share = 0.02 + 0.97 * float(torch.rand((), generator=random))
+        share = (0.1, 0.5, 0.95, 0.99)[seed % 4]
         alpha = share * 2 / (ell * largest)
-        losses = losses_of(g, matrix, start, alpha, steps=60)
+        losses = losses_of(Reshaped(g, shape["z"].shape), matrix, start, alpha, steps)
         rate = 1 - 2 * mu * (1 / (alpha * largest) - ell / 2) * (alpha * m) ** 2
         assert 0 <= rate < 1
-        bound = losses[0] * rate ** torch.arange(60, dtype=torch.float64)
+        bound = losses[0] * rate ** torch.arange(steps, dtype=torch.float64)
         assert bool((losses.diff() <= 1e-14 * losses[0]).all()), seed
         assert bool((losses <= bound * (1 + 1e-9)).all()), seed
+        assert float(losses[-1]) < 0.02 * float(losses[0]), seed
+
+
+def random_spd(d: int, random: torch.Generator) -> torch.Tensor:
+    """Eigenvalues from 0.5 to 2, in random directions."""
+    q = torch.linalg.qr(torch.randn(d, d, generator=random, dtype=torch.float64))[0]
+    values = 0.5 + 1.5 * torch.rand(d, generator=random, dtype=torch.float64)
+    return q @ torch.diag(values) @ q.T
+
+
+class Reshaped(MirrorMap):
+    """A map of a matrix, seen as one of a vector."""
+
+    def __init__(self, g: MirrorMap, shape: torch.Size):
+        super().__init__()
+        self.g, self.shape = g, shape
+
+    def forward(self, z, prepared=None):
+        return {"z": self.g({"z": z["z"].reshape(self.shape)})["z"].reshape(-1)}
 
 
 def test_certify_refutes_the_counterexample_with_a_witness():
@@ -153,6 +177,51 @@ def test_tensors_of_every_order_are_mapped(order):
         back = g.inverse(g(z))
     for n in z:
         torch.testing.assert_close(back[n], z[n], rtol=0, atol=1e-10)
+
+
+def test_permuted_index_blocks_map_each_number_to_its_place():
+    """Against a map of the permuted vector whose blocks stand in order."""
+    order = torch.randperm(7, generator=torch.Generator().manual_seed(0))
+    permuted = BlockIAF({"z": (7,)}, blocks=[order[:3].tolist(), order[3:].tolist()]).double()
+    ordered = BlockIAF({"z": (7,)}, blocks=[[0, 1, 2], [3, 4, 5, 6]])
+    ordered.load_state_dict(randomised(permuted, 0.1).state_dict())
+    z = torch.randn(7, dtype=torch.float64)
+    found = permuted({"z": z})["z"]
+    expected = ordered.double()({"z": z[order]})["z"]
+    torch.testing.assert_close(found[order], expected)
+    assert not torch.allclose(found, expected)
+
+
+def test_the_inverse_names_a_scale_that_has_underflowed():
+    g = BlockIAF(SHAPES).double()
+    with torch.no_grad():
+        g.first_alpha[0].fill_(-800)
+    with pytest.raises(ValueError, match=r"a scale of a\.weight has underflowed"):
+        g.inverse(point())
+
+
+def test_the_paper_variant_is_logistic_and_random():
+    paper = mm.make_learner("blockiaf:variant=paper", smooth_conv()).geometry.g
+    live = mm.make_learner("blockiaf", smooth_conv()).geometry.g
+    z = {n: p.detach() for n, p in smooth_conv().named_parameters()}
+    assert all(torch.equal(live(z)[n], p) for n, p in z.items())
+    first = paper(z)["first_conv.weight"]
+    torch.testing.assert_close(first, z["first_conv.weight"] / 2)
+    assert all(factor.any() for _, factor in head_factors(paper))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"scale": "huge"}, "scale is 'huge'"),
+        ({"heads": "two"}, "heads is 'two'"),
+        ({"modes": {"a.weight": (5, 3)}}, "do not hold"),
+        ({"modes": {"nothing": (5, 3)}}, "do not hold"),
+    ],
+)
+def test_options_that_are_none_are_refused(options, words):
+    with pytest.raises(ValueError, match=words):
+        BlockIAF(SHAPES, **options)
 
 
 def test_a_layer_is_a_block_with_its_normalisation():

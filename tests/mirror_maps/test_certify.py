@@ -7,7 +7,7 @@ import torch
 from maps import FLOWS, GRADIENT_MAPS, QUADRATIC_MAPS, jacobian, point, randomised
 
 import metamirror as mm
-from metamirror.mirror_maps import certify
+from metamirror.mirror_maps import Diagonal, Linear, certify
 
 
 @pytest.mark.parametrize("name", {**GRADIENT_MAPS, **QUADRATIC_MAPS, **FLOWS})
@@ -17,8 +17,8 @@ def test_certify_finds_the_spectrum_of_the_dense_jacobian(name):
     j = jacobian(g, z)
     values = torch.linalg.eigvalsh((j + j.T) / 2)
     found = certify(g, z, n=1, iterations=43)
-    assert found.smallest == pytest.approx(float(values[0]), rel=1e-6, abs=1e-9)
-    assert found.largest == pytest.approx(float(values[-1]), rel=1e-6)
+    assert found.smallest == pytest.approx(float(values[0]), rel=1e-4, abs=1e-9)
+    assert found.largest == pytest.approx(float(values[-1]), rel=1e-4)
     skew = float(torch.linalg.matrix_norm(j - j.T, 2))
     assert found.asymmetry == pytest.approx(skew, rel=0.05, abs=1e-9)
     assert found.symmetric == (skew < 1e-9)
@@ -30,10 +30,78 @@ def test_random_points_lie_around_the_given_ones():
     g = randomised(FLOWS["blockIAF"](), 0.5)
     found = certify(g, [point(1), point(2)], n=5)
     assert found.points == 5
-    with pytest.raises(ValueError, match="n is 0"):
-        certify(g, point(1), n=0)
-    with pytest.raises(ValueError, match="at least one point"):
-        certify(g, [])
+    assert certify(g, [point(i) for i in range(6)], n=2).points == 6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"z": []}, "at least one point"),
+        ({"n": 0}, "n is 0"),
+        ({"iterations": 0}, "iterations is 0"),
+        ({"radius": float("nan")}, "radius is nan"),
+        ({"z": {**point(1), "a.bias": torch.full((4,), float("nan"))}}, r"a\.bias is not finite"),
+        ({"z": [point(1), {"w": torch.zeros(1)}]}, "lacks"),
+    ],
+)
+def test_what_cannot_be_measured_is_named(arguments, words):
+    g = FLOWS["blockIAF"]().double()
+    with pytest.raises(ValueError, match=words):
+        certify(g, **{"z": point(1), **arguments})
+
+
+@pytest.mark.parametrize("name", GRADIENT_MAPS)
+def test_a_map_whose_parameters_are_not_finite_is_named(name):
+    g = GRADIENT_MAPS[name]().double()
+    with torch.no_grad():
+        list(g.parameters())[-1].view(-1)[0] = float("nan")
+    for ask in (lambda: certify(g, point(1)), lambda: g.bounds(current=True)):
+        with pytest.raises(ValueError, match="is not finite"):
+            ask()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("rates", [[1.0] * 1000, [1.7] * 1000, [0.5] * 500 + [2.0] * 500])
+def test_equal_eigenvalues_are_found_in_either_precision(rates, dtype):
+    rates = torch.tensor(rates, dtype=dtype)
+    found = certify(Diagonal({"w": rates}), {"w": torch.randn(1000).to(dtype)})
+    assert found.smallest == pytest.approx(float(rates.min()), rel=1e-5)
+    assert found.largest == pytest.approx(float(rates.max()), rel=1e-5)
+    assert found.monotone
+    assert found.symmetric
+
+
+@pytest.mark.parametrize("method", ["blockiaf", "gradnet"])
+def test_a_fresh_map_in_single_precision_is_the_identity(method):
+    torch.manual_seed(0)
+    learner = mm.make_learner(method, mm.models.Conv4(width=16, image_size=28, channels=1))
+    found = certify(learner.geometry.g, learner.start(), n=1)
+    assert found.monotone
+    assert found.symmetric
+    assert (found.smallest, found.largest) == pytest.approx((1, 1), rel=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("d", "rank"), [(6, 3), (100, 99), (200, 100)])
+def test_a_singular_map_is_never_called_increasing_nor_given_a_witness(d, rank, dtype):
+    for seed in range(10):
+        random = torch.Generator().manual_seed(seed)
+        root = torch.randn(d, rank, generator=random, dtype=torch.float64)
+        matrix = (root @ root.T / d).to(dtype)
+        g = Linear(lambda z, matrix=matrix: {"w": matrix @ z["w"]})
+        found = certify(g, {"w": torch.zeros(d, dtype=dtype)}, n=1)
+        assert not found.monotone
+        assert found.witness is None
+
+
+def test_a_little_skew_is_seen_in_single_precision():
+    random = torch.Generator().manual_seed(0)
+    root = torch.randn(50, 50, generator=random)
+    matrix = torch.eye(50) + 1e-3 * (root - root.T)
+    g = Linear(lambda z: {"w": matrix @ z["w"]})
+    found = certify(g, {"w": torch.zeros(50)}, n=1)
+    assert not found.symmetric
+    assert found.monotone
 
 
 @pytest.mark.parametrize("method", ["blockiaf", "gradnet"])
@@ -41,8 +109,9 @@ def test_certify_takes_at_most_a_minute_on_conv4_with_64_filters(method):
     torch.manual_seed(0)
     learner = mm.make_learner(method, mm.models.Conv4())
     assert sum(p.numel() for p in learner.start().values()) == 121_093
-    began = time.perf_counter()
+    # Processor time: what else the machine does must not decide a test.
+    began = time.process_time()
     found = certify(randomised(learner.geometry.g, 0.01).float(), learner.start(), n=4)
-    assert time.perf_counter() - began < 60
+    assert time.process_time() - began < 60
     assert found.points == 4
     assert found.symmetric == (method == "gradnet")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from hypothesis import assume, given, settings
@@ -27,6 +29,7 @@ from metamirror.mirror_maps import (
     GradientNet,
     Identity,
     KroneckerMetric,
+    Linear,
     bregman,
 )
 from metamirror.mirror_maps.geometry import MirrorGeometry
@@ -122,12 +125,12 @@ def test_bregman_divergence_is_the_integral_of_the_mirror_map(name):
         found = float(bregman(g, phi, other))
         base = flat(g.inverse(other))
         direction = flat(phi) - flat(other)
-        nodes, weights = _gauss_legendre(24)
+        nodes, weights = _gauss_legendre(80)
         expected = 0.0
         for t, w in zip(nodes, weights, strict=True):
             between = {n: other[n] + t * (phi[n] - other[n]) for n in phi}
             expected += w * float((flat(g.inverse(between)) - base) @ direction)
-        assert found == pytest.approx(expected, rel=1e-7)
+        assert found == pytest.approx(expected, rel=1e-6)
         assert found > 0
         assert float(bregman(g, phi, phi)) == pytest.approx(0, abs=1e-10)
 
@@ -274,6 +277,81 @@ def test_bounds_hold_at_every_step_of_training():
         assert m <= found.smallest <= found.largest <= largest
 
 
+def test_current_bounds_are_reached():
+    """Each part of a map at its limit: what bounds() says is then no more than what is so."""
+    for sign, part in itertools.product((1, -1), ("layers", "coupling")):
+        g = GradientNet({"w": torch.zeros(4, 4)}, units=4).double()
+        with torch.no_grad():
+            target = g.coupling if part == "coupling" else g.layers[0]
+            target.weight.fill_(sign * 20.0)
+        j = jacobian(g, {"w": torch.zeros(4, 4, dtype=torch.float64)})
+        values = torch.linalg.eigvalsh(j)
+        m, largest = g.bounds(current=True)
+        reached = largest - float(values[-1]) if sign > 0 else float(values[0]) - m
+        assert reached == pytest.approx(0, abs=1e-9)
+        assert abs(largest - 1) + abs(m - 1) > 0.25
+
+
+@pytest.mark.parametrize("make", [Elementwise, GradientNet])
+def test_the_slowest_map_that_the_bounds_admit_is_inverted(make):
+    """All weights at -rho, near the centre of every tanh: the iteration contracts by rho only."""
+    start = {"w": torch.zeros(4, 4, dtype=torch.float64)}
+    g = make(start).double()
+    with torch.no_grad():
+        for name, p in g.named_parameters():
+            if "weight" in name:
+                p.fill_(-20.0)
+            if "knot" in name:
+                p.zero_()
+        z = {"w": 1e-3 * torch.ones(4, 4, dtype=torch.float64)}
+        back = g.inverse(g(z))
+    torch.testing.assert_close(back["w"], z["w"], rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", GRADIENT_MAPS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("size", [0.0, 1e4, 1e7, 1e30])
+def test_bounds_hold_for_parameters_however_large(name, size, dtype):
+    g = GRADIENT_MAPS[name]().to(dtype)
+    random = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for p in g.parameters():
+            p.copy_(size * torch.randn(p.shape, generator=random))
+    j = jacobian(g, {n: p.to(dtype) for n, p in point(1).items()}).double()
+    assert bool(torch.isfinite(j).all())
+    values = torch.linalg.eigvalsh((j + j.T) / 2)
+    m, largest = g.bounds()
+    slack = 100 * torch.finfo(dtype).eps * largest
+    assert m - slack <= float(values[0])
+    assert float(values[-1]) <= largest + slack
+    assert g.bounds(current=True)[1] <= largest + slack
+
+
+def test_a_singular_metric_has_no_bounds_and_no_inverse():
+    singular = torch.tensor([[1.0, 2, 3], [4, 5, 6], [7, 8, 9]], dtype=torch.float64)
+    g = KroneckerMetric({"w": (3, 2)}, {"w": [singular, torch.eye(2, dtype=torch.float64)]})
+    assert g.bounds() is None
+    with pytest.raises(ValueError, match="singular"):
+        g.inverse({"w": torch.zeros(3, 2, dtype=torch.float64)})
+
+
+def test_linear_maps_are_inverted_and_singular_ones_refused():
+    random = torch.Generator().manual_seed(0)
+    q = torch.linalg.qr(torch.randn(20, 20, generator=random, dtype=torch.float64))[0]
+    matrix = q @ torch.diag(torch.logspace(-3, 3, 20, dtype=torch.float64)) @ q.T
+    z = {"w": torch.randn(20, generator=random, dtype=torch.float64)}
+    back = Linear(lambda v: {"w": matrix @ v["w"]}).inverse({"w": matrix @ z["w"]})
+    torch.testing.assert_close(back["w"], z["w"], rtol=0, atol=1e-9)
+    with pytest.raises(ValueError, match="singular"):
+        Linear(lambda v: {"w": 0 * v["w"]}).inverse(z)
+
+
+def test_quadratic_maps_move_with_their_module():
+    for g in (Diagonal(rates()), KroneckerMetric(SHAPES, factors())):
+        assert g.state_dict()
+        assert all(t.device.type == "meta" for t in g.to("meta").state_dict().values())
+
+
 def test_a_mode_of_size_one_has_no_factor_to_learn():
     g = GradientNet({"w": torch.randn(8, 1, 3, 3), "s": torch.randn(())})
     assert all(max(p.shape[1:]) > 1 for n, p in g.named_parameters() if "matrices" in n)
@@ -286,6 +364,11 @@ def test_a_mode_of_size_one_has_no_factor_to_learn():
         (lambda: Elementwise(point(), rho=-0.1), "rho is -0.1"),
         (lambda: GradientNet(point(), coupling=0.95), "coupling is 0.95"),
         (lambda: GradientNet(point(), log_range=float("inf")), "log_range is inf"),
+        (lambda: GradientNet(point(), log_range=1000.0), "log_range is 1000"),
+        (lambda: GradientNet(point(), metric="round"), "metric is 'round'"),
+        (lambda: KroneckerMetric({"w": (2, 2)}, {"w": [torch.eye(2)]}), "need one square matrix"),
+        (lambda: KroneckerMetric({"w": (2, 2)}, {}), "need one square matrix"),
+        (lambda: Diagonal({"w": torch.tensor([float("nan")])}).bounds(), "not finite"),
         (lambda: GradientNet(point(), terms=0), "terms is 0"),
         (lambda: Elementwise(point(), terms=0), "terms is 0"),
         (lambda: GradientNet(point(), modes={"a.weight": (5, 3)}), "do not hold"),

@@ -14,10 +14,10 @@ from metamirror import checkpoint
 from metamirror.data import TaskStream
 from metamirror.evaluate import load_config
 from metamirror.learner import Adapted, Learner
-from metamirror.mirror_maps.base import MirrorMap
-from metamirror.mirror_maps.certify import Certificate, certify, lanczos
+from metamirror.mirror_maps.base import MirrorMap, norm
+from metamirror.mirror_maps.certify import Certificate, Witness, certify, lanczos
 from metamirror.mirror_maps.partition import layers
-from metamirror.mirror_maps.quadratic import Identity
+from metamirror.mirror_maps.quadratic import Diagonal, Identity
 from metamirror.train import build_stream
 from metamirror.types import Batch, Params, loss_for
 
@@ -27,7 +27,7 @@ class Verdict:
     """Whether a geometry is that of a mirror map, and how that is known.
 
     Attributes:
-        is_mirror_map: None where the question has no meaning.
+        is_mirror_map: None where the question has no meaning, or no answer was found.
         proof: "by construction", "checked at N points" or "refuted at ...".
         symmetric: the Jacobian equals its transpose.
         monotone: the map is strictly increasing.
@@ -47,20 +47,30 @@ def judge(g: MirrorMap | None, points: list[Params], *, n: int = 4, seed: int = 
     """A verdict on a map: by construction where possible, else measured around the points."""
     if g is None:
         return Verdict(None, None)
+    g.check_parameters()
     if g.is_gradient and (bounds := g.bounds(current=True)) is not None:
         return Verdict(True, "by construction", True, True, bounds)
-    found = certify(g, points, n=max(n, 1), seed=seed)
+    if isinstance(g, Diagonal):
+        rate = min(float(r.min()) for r in g.rates.values())
+        proof = f"refuted at every point: a rate is {rate:.3g}, not above zero"
+        return Verdict(
+            False, proof, True, False, (rate, max(float(r.max()) for r in g.rates.values()))
+        )
+    found = certify(g, points, n=n, seed=seed)
     bounds = (found.smallest, found.largest)
-    if found.symmetric and found.monotone:
-        proof = f"checked at {found.points} points"
-        return Verdict(True, proof, True, True, bounds, found)
     if found.witness is not None:
-        product = found.witness.product
-        proof = f"refuted at a pair of points: (z - z')'(g(z) - g(z')) = {product:.3g}"
-    elif not found.monotone:
-        proof = f"refuted at a point: the symmetric part has the eigenvalue {found.smallest:.3g}"
-    else:
+        proof = (
+            f"refuted at a pair of points: (z - z')'(g(z) - g(z')) = {found.witness.product:.3g}"
+        )
+    elif found.monotone is False:
+        proof = f"refuted at a point: the smallest slope is {found.smallest:.3g}, not above zero"
+    elif not found.symmetric:
         proof = f"refuted at a point: |J - J'| = {found.asymmetry:.3g}, so that no h exists"
+    elif found.monotone is None:
+        proof = f"not decided at {found.points} points: slopes near zero"
+        return Verdict(None, proof, True, None, bounds, found)
+    else:
+        return Verdict(True, f"checked at {found.points} points", True, True, bounds, found)
     return Verdict(False, proof, found.symmetric, found.monotone, bounds, found)
 
 
@@ -92,11 +102,12 @@ def inspect_learner(
         adaptations.append(learner.adapt(supports[-1], seed=seed, keep=True))
     theta = {name: p.detach() for name, p in learner.start().items()}
     g = learner.geometry.candidate_mirror_map(theta)
-    visited = [state.z for adapted in adaptations for state in adapted.path.states[-1:]]
+    visited = [adapted.path.states[-1].z for adapted in adaptations]
     verdict = judge(g, [theta, *visited], n=points)
     smoothness = max(
-        loss_smoothness(learner, adapted.path.points[0], support)
+        loss_smoothness(learner, phi, support)
         for adapted, support in zip(adaptations, supports, strict=True)
+        for phi in (adapted.path.points[0], adapted.path.points[-1])
     )
     blocks = {block[0].rpartition(".")[0] or block[0]: block for block in layers(shapes_of(theta))}
     # A preconditioner is looked at as it is now; only a map that the method itself holds, or the
@@ -104,26 +115,38 @@ def inspect_learner(
     lasting = isinstance(g, Identity) or any(g is module for module in learner.geometry.modules())
     always = g.bounds() if g is not None and lasting else None
     m, largest = verdict.bounds or (None, None)
-    valid = bool(verdict.is_mirror_map)
+    # What was measured at points says nothing of h elsewhere, unless the Jacobian is constant.
+    everywhere = verdict.proof == "by construction" or (g is not None and g.is_linear)
+    known = bool(verdict.is_mirror_map) and everywhere and m is not None and largest is not None
+    found = verdict.certificate
     return {
         "is_mirror_map": verdict.is_mirror_map,
         "proof": verdict.proof,
+        "note": learner.geometry.candidate_note,
         "symmetric": verdict.symmetric,
         "monotone": verdict.monotone,
-        "strong_convexity": 1 / largest if valid and largest else None,
-        "smoothness": 1 / m if valid and m else None,
+        "strong_convexity": 1 / largest if known and largest else None,
+        "smoothness": 1 / m if known and m else None,
         "map_bounds": None if m is None else [m, largest],
+        "map_bounds_hold": "everywhere" if everywhere else "at the points looked at",
         "map_bounds_always": None if always is None else list(always),
-        "asymmetry": None if verdict.certificate is None else verdict.certificate.asymmetry,
+        "asymmetry": None if found is None else found.asymmetry,
+        "witness": None if found is None or found.witness is None else _in_short(found.witness),
         "lr": learner.lr,
         "loss_smoothness_estimate": smoothness,
         "step_size_bound_estimate": (
-            2 / (largest * smoothness) if valid and largest and smoothness > 0 else None
+            2 / (largest * smoothness) if known and largest and smoothness > 0 else None
         ),
         "tasks": tasks,
         "effective_step_sizes": effective_step_sizes(learner, adaptations, supports, blocks),
         "dependencies": None if g is None else dependencies(g, visited[0], blocks),
     }
+
+
+def _in_short(witness: Witness) -> dict[str, float]:
+    """The pair in numbers that fit a page; `certify` gives the points themselves."""
+    moved = {name: z - witness.other[name] for name, z in witness.z.items()}
+    return {"product": witness.product, "distance": float(norm(moved))}
 
 
 def shapes_of(params: Params) -> dict[str, tuple[int, ...]]:
@@ -161,8 +184,8 @@ def loss_smoothness(learner: Learner, phi: Params, support: Batch, iterations: i
         name: torch.randn(p.shape, generator=generator, dtype=torch.float64).to(p)
         for name, p in phi.items()
     }
-    low, high, _ = lanczos(curvature, start, iterations)
-    return max(abs(low), abs(high))
+    spectrum = lanczos(curvature, start, iterations)
+    return max(abs(spectrum.low), abs(spectrum.high))
 
 
 def effective_step_sizes(

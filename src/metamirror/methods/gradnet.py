@@ -39,6 +39,10 @@ class Options:
 
 def build(model: nn.Module, options: Options, lr: float) -> Parts:
     """A map over every parameter of the model; its start is the dual one."""
+    if options.form == "elementwise" and options.metric != "diagonal":
+        raise ValueError(
+            f"gradnet:metric is {options.metric!r}; the elementwise form has a diagonal one only"
+        )
     start = learned(model)
     g: MirrorMap
     if options.form == "elementwise":
@@ -51,7 +55,6 @@ def build(model: nn.Module, options: Options, lr: float) -> Parts:
             metric=options.metric,
             terms=1 if options.terms is None else options.terms,
             rho=options.rho,
-            coupling=options.rho / 3,
             log_range=options.log_range,
             modes=getattr(model, "modes", None),
         )

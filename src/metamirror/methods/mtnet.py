@@ -51,6 +51,7 @@ class TransformedGeometry(Geometry):
         if not temperature > 0:
             raise ValueError(f"mtnet:temperature is {temperature}; it must be above 0")
         self.stochastic = masks
+        self.candidate_note = "with the masks of one draw" if masks else None
         self.temperature = temperature
         self.units = {layer: units for layer, (units, _) in layers.items()}
         self.layer_of = {name: layer for layer, (_, names) in layers.items() for name in names}

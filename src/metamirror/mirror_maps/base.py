@@ -29,6 +29,9 @@ class MirrorMap(nn.Module):
     is_gradient: bool = False
     """Whether g = grad Psi for a convex Psi by construction, so that h = Psi* exists."""
 
+    is_linear: bool = False
+    """Whether the Jacobian is the same everywhere."""
+
     def prepare(self) -> Mapping[str, Any]:
         """What does not depend on z: computed once per outer step and passed to `forward`."""
         return {}
@@ -47,6 +50,12 @@ class MirrorMap(nn.Module):
         Whatever values the parameters take; with `current=True` for those they have now.
         """
         return None
+
+    def check_parameters(self) -> None:
+        """Refuse a map whose own parameters are not finite: nothing can be said of it."""
+        for name, p in self.named_parameters():
+            if p.device.type != "meta" and not bool(torch.isfinite(p).all()):
+                raise ValueError(f"the map's parameter {name} is not finite")
 
     def potential(self, z: Params) -> Tensor:
         """Psi(z), up to a constant, of a map that is a gradient."""
@@ -99,7 +108,7 @@ def check_point(point: Params, shapes: Mapping[str, tuple[int, ...]]) -> None:
         if tuple(tensor.shape) != tuple(shapes[name]):
             raise ValueError(f"{name} has shape {tuple(tensor.shape)}; the map has {shapes[name]}")
         if tensor.device.type != "meta" and not bool(torch.isfinite(tensor).all()):
-            raise ValueError(f"{name} is not finite: a map has no inverse there")
+            raise ValueError(f"{name} is not finite: a map has no value and no inverse there")
 
 
 def solve_contraction(target: Tensor, offset: Callable[[Tensor], Tensor], rho: float) -> Tensor:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -120,6 +120,9 @@ class BlockIAF(MirrorMap):
         modes: Mapping[str, Shape] | None = None,
     ):
         super().__init__()
+        for name, given, known in (("scale", scale, Scale), ("heads", heads, Heads)):
+            if given not in get_args(known):
+                raise ValueError(f"{name} is {given!r}; choose from {get_args(known)}")
         self.partition = Partition(shapes, blocks, modes)
         self.scale: Scale = scale
         first, *later = self.partition.blocks
@@ -177,6 +180,12 @@ class BlockIAF(MirrorMap):
         z = target
         for _ in self.partition.blocks:
             scales, shifts = self._scales_and_shifts(z, prepared)
+            for name, value in scales.items():
+                if value.device.type != "meta" and not bool((value > 0).all()):
+                    raise ValueError(
+                        f"a scale of {name} has underflowed to zero: the map has no inverse there "
+                        f"in this precision"
+                    )
             z = {name: (value - shifts[name]) / scales[name] for name, value in target.items()}
         return self.partition.join(z)
 
@@ -185,6 +194,7 @@ class BlockIAF(MirrorMap):
         """None: the shift's slope in earlier blocks is unbounded, except where there are none."""
         if self.later or not current:
             return None
+        self.check_parameters()
         scales = [scale(self.scale, alpha) for alpha in self.first_alpha]
         return (min(float(s.min()) for s in scales), max(float(s.max()) for s in scales))
 

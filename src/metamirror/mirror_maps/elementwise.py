@@ -28,13 +28,18 @@ from metamirror.mirror_maps.base import (
 )
 from metamirror.types import Params
 
+# exp of it, squared, is a float32 still.
+MOST_LOG_RANGE = 40.0
+# A tanh may become this many times, in logarithms, narrower or wider than the start's spread.
+LOG_WIDTH_RANGE = math.log(100)
+
 
 def check_contraction(rho: float, log_range: float) -> None:
     """Refuse bounds that cannot hold."""
     if not 0 <= rho < 1:
         raise ValueError(f"rho is {rho}; it must lie in [0, 1), or the map could fail to increase")
-    if not (math.isfinite(log_range) and log_range >= 0):
-        raise ValueError(f"log_range is {log_range}; it must be finite and at least 0")
+    if not 0 <= log_range <= MOST_LOG_RANGE:
+        raise ValueError(f"log_range is {log_range}; it must lie between 0 and {MOST_LOG_RANGE}")
 
 
 def spread(tensor: Tensor) -> float:
@@ -73,9 +78,9 @@ class Elementwise(MirrorMap):
         channels = {name: channel_modes(tuple(t.shape)) for name, t in start.items()}
         self.groups = ShapeGroups({n: tuple(t.shape) for n, t in start.items()}, channels)
         self.scale, self.shift = nn.ParameterList(), nn.ParameterList()
-        self.weight, self.knot, self.log_width = (nn.ParameterList() for _ in range(3))
+        self.weight, self.knot, self.width = (nn.ParameterList() for _ in range(3))
         quantiles = torch.linspace(0, 1, terms + 2, dtype=torch.float64)[1:-1]
-        for (channels_, size), names in self.groups.members.items():
+        for i, ((channels_, size), names) in enumerate(self.groups.members.items()):
             like = next(iter(start.values()))
             for full in (self.scale, self.shift):
                 full.append(like.new_zeros(len(names), channels_, size))
@@ -84,15 +89,25 @@ class Elementwise(MirrorMap):
             shape = (len(names), channels_, terms)
             self.weight.append(like.new_zeros(shape))
             self.knot.append(knots[:, None].expand(shape).to(like).clone())
-            self.log_width.append(widths.log()[:, None, None].expand(shape).to(like).clone())
+            self.width.append(like.new_zeros(shape))
+            self.register_buffer(f"spread_{i}", widths.to(like).view(-1, 1, 1))
 
     def prepare(self) -> dict[str, Any]:
         largest = self.rho / self.terms
         return {
             "rate": [torch.exp(self.log_range * torch.tanh(a)) for a in self.scale],
             "weight": [largest * torch.tanh(v).unsqueeze(-2) for v in self.weight],
-            "width": [w.exp().unsqueeze(-2) for w in self.log_width],
+            "width": [
+                (
+                    getattr(self, f"spread_{i}") * torch.exp(LOG_WIDTH_RANGE * torch.tanh(w))
+                ).unsqueeze(-2)
+                for i, w in enumerate(self.width)
+            ],
         }
+
+    def _width(self, i: int) -> Tensor:
+        spread: Tensor = getattr(self, f"spread_{i}")
+        return spread * torch.exp(LOG_WIDTH_RANGE * torch.tanh(self.width[i]))
 
     def forward(self, z: Params, prepared: Mapping[str, Any] | None = None) -> Params:
         p = prepared or self.prepare()
@@ -124,6 +139,7 @@ class Elementwise(MirrorMap):
         if not current:
             reach = math.exp(self.log_range)
             return ((1 - self.rho) / reach, (1 + self.rho) * reach)
+        self.check_parameters()
         p = self.prepare()
         lows, highs = [], []
         for rate, weight in zip(p["rate"], p["weight"], strict=True):

@@ -111,7 +111,7 @@ class GradientNet(MirrorMap):
         terms: hidden layers of the size of the tensor, side by side.
         units: width of the coupling's hidden layer.
         rho: how far the bracket's slopes may be from 1, below 1.
-        coupling: the part of rho that belongs to the coupling.
+        coupling: the part of rho that belongs to the coupling; a third of it by default.
         log_range: eigenvalues of S'S stay within exp(-log_range) and exp(log_range).
         modes: modes of single parameters where they differ from the stored shape.
 
@@ -133,7 +133,7 @@ class GradientNet(MirrorMap):
         terms: int = 1,
         units: int = 128,
         rho: float = 0.9,
-        coupling: float = 0.3,
+        coupling: float | None = None,
         log_range: float = math.log(10),
         modes: Mapping[str, Shape] | None = None,
     ):
@@ -141,9 +141,11 @@ class GradientNet(MirrorMap):
         check_contraction(rho, log_range)
         if terms < 1 or units < 1:
             raise ValueError(f"terms is {terms} and units {units}; both must be at least 1")
-        if coupled and not 0 < coupling <= rho:
+        if coupling is None:
+            coupling = rho / 3
+        if coupled and not 0 <= coupling <= rho:
             raise ValueError(
-                f"coupling is {coupling}; as a part of rho = {rho} it lies in (0, rho]"
+                f"coupling is {coupling}; as a part of rho = {rho} it lies in [0, rho]"
             )
         self.rho, self.log_range, self.terms = rho, log_range, terms
         self.coupling_rho = coupling if coupled else 0.0
@@ -255,6 +257,7 @@ class GradientNet(MirrorMap):
         if not current:
             reach = math.exp(self.log_range)
             return ((1 - self.rho) / reach, (1 + self.rho) * reach)
+        self.check_parameters()
         p = self.prepare()
         down = up = 0.0
         for prepared in p["layers"]:

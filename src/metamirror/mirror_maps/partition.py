@@ -64,6 +64,9 @@ class Partition:
 
     def _cut_names(self, blocks: Sequence[Sequence[str]], modes: Mapping[str, Shape]) -> None:
         _check_cover([name for block in blocks for name in block], list(self.shapes), blocks)
+        for name, shape in modes.items():
+            if math.prod(shape) != math.prod(self.shapes.get(name, (0,))):
+                raise ValueError(f"the modes {tuple(shape)} of {name} do not hold its shape")
         self.blocks = [list(block) for block in blocks]
         self.pieces = {
             name: tuple(modes.get(name, fold(self.shapes[name])))

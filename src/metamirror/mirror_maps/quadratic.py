@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from metamirror.kronecker import ShapeGroups, kronecker_product, squared_spectrum, transposed
-from metamirror.mirror_maps.base import Bounds, MirrorMap, check_point, inner, norm
+from metamirror.mirror_maps.base import Bounds, MirrorMap, check_point, inner
 from metamirror.types import Params
 
 
@@ -21,6 +21,7 @@ class Identity(MirrorMap):
     r"""$h = \frac12\|\cdot\|_2^2$: mirror descent is gradient descent."""
 
     is_gradient = True
+    is_linear = True
 
     def forward(self, z: Params, prepared: Mapping[str, Any] | None = None) -> Params:
         return z
@@ -44,11 +45,21 @@ class Diagonal(MirrorMap):
     ((0.5, 2.0), [0.5, 2.0])
     """
 
-    is_gradient = True
+    is_linear = True
 
     def __init__(self, rates: Params):
         super().__init__()
-        self.rates = rates
+        self.names = list(rates)
+        # Parameter names hold dots, which those of buffers cannot.
+        for i, rate in enumerate(rates.values()):
+            self.register_buffer(f"rate_{i}", rate.detach())
+        # Of a convex function only where no rate is negative or zero.
+        self.is_gradient = all(r.is_meta or bool((r > 0).all()) for r in rates.values())
+
+    @property
+    def rates(self) -> Params:
+        """The diagonal of P, by parameter."""
+        return {name: getattr(self, f"rate_{i}") for i, name in enumerate(self.names)}
 
     def forward(self, z: Params, prepared: Mapping[str, Any] | None = None) -> Params:
         return {name: rate * z[name] for name, rate in self.rates.items()}
@@ -59,8 +70,10 @@ class Diagonal(MirrorMap):
             raise ValueError("a rate is not above zero: the map is not increasing and h not convex")
         return {name: phi[name] / rate for name, rate in self.rates.items()}
 
-    @torch.no_grad()
     def bounds(self, *, current: bool = False) -> Bounds | None:
+        for name, rate in self.rates.items():
+            if not bool(torch.isfinite(rate).all()):
+                raise ValueError(f"the rates of {name} are not finite")
         low = min(float(r.min()) for r in self.rates.values())
         high = max(float(r.max()) for r in self.rates.values())
         return (low, high) if low > 0 else None
@@ -81,6 +94,7 @@ class KroneckerMetric(MirrorMap):
     """
 
     is_gradient = True
+    is_linear = True
 
     def __init__(
         self,
@@ -90,9 +104,24 @@ class KroneckerMetric(MirrorMap):
     ):
         super().__init__()
         self.groups = ShapeGroups(shapes, modes)
-        self.factors = [
-            [torch.stack([factors[name][j] for name in names]) for j in range(len(shape))]
-            for shape, names in self.groups.members.items()
+        for i, (shape, names) in enumerate(self.groups.members.items()):
+            for name in names:
+                found = [tuple(f.shape) for f in factors.get(name, ())]
+                if found != [(n, n) for n in shape]:
+                    raise ValueError(
+                        f"{name} has factors of shapes {found}; its modes {shape} need one "
+                        f"square matrix each"
+                    )
+            for j in range(len(shape)):
+                stacked = torch.stack([factors[name][j].detach() for name in names])
+                self.register_buffer(f"factor_{i}_{j}", stacked)
+
+    @property
+    def factors(self) -> list[list[Tensor]]:
+        """The factors of S, group by group and mode by mode."""
+        return [
+            [getattr(self, f"factor_{i}_{j}") for j in range(len(shape))]
+            for i, shape in enumerate(self.groups.members)
         ]
 
     def forward(self, z: Params, prepared: Mapping[str, Any] | None = None) -> Params:
@@ -117,7 +146,9 @@ class KroneckerMetric(MirrorMap):
     def bounds(self, *, current: bool = False) -> Bounds | None:
         spectra = [squared_spectrum(factors) for factors in self.factors]
         low, high = min(s[0] for s in spectra), max(s[1] for s in spectra)
-        return (low, high) if low > 0 else None
+        # Below this a singular value is rounding: the factor counts as singular.
+        eps = torch.finfo(self.factors[0][0].dtype).eps
+        return (low, high) if low > 100 * eps**2 * high and low > 0 else None
 
     def potential(self, z: Params) -> Tensor:
         return inner(z, self(z)) / 2
@@ -130,6 +161,8 @@ class Linear(MirrorMap):
         apply: z -> Pz.
     """
 
+    is_linear = True
+
     def __init__(self, apply: Callable[[Params], Params]):
         super().__init__()
         self._apply_to = apply
@@ -138,23 +171,26 @@ class Linear(MirrorMap):
         return self._apply_to(z)
 
     def inverse(self, phi: Params) -> Params:
-        """By conjugate gradients on the normal equations."""
+        """By a dense solution: for small maps."""
         check_point(phi, {name: tuple(p.shape) for name, p in phi.items()})
-        pull = torch.func.vjp(self._apply_to, phi)[1]
-        z = {name: torch.zeros_like(p) for name, p in phi.items()}
-        residual = dict(phi)
-        (s,) = pull(residual)
-        direction, gamma = s, inner(s, s)
-        size = sum(p.numel() for p in phi.values())
-        tolerance = 10 * torch.finfo(next(iter(phi.values())).dtype).eps * norm(phi)
-        for _ in range(10 * size):
-            if norm(residual) <= tolerance:
-                return z
-            image = self._apply_to(direction)
-            step = gamma / inner(image, image)
-            z = {n: v + step * direction[n] for n, v in z.items()}
-            residual = {n: v - step * image[n] for n, v in residual.items()}
-            (s,) = pull(residual)
-            gamma, old = inner(s, s), gamma
-            direction = {n: v + gamma / old * direction[n] for n, v in s.items()}
-        raise ValueError("the preconditioner is singular or nearly so: the map has no inverse")
+        sizes = [p.numel() for p in phi.values()]
+        if sum(sizes) > MOST_DENSE:
+            raise ValueError(f"{sum(sizes)} numbers; only up to {MOST_DENSE} are solved densely")
+
+        def named(flat: Tensor) -> Params:
+            parts = zip(phi.items(), flat.split(sizes), strict=True)
+            return {name: part.view_as(p) for (name, p), part in parts}
+
+        def flat(params: Params) -> Tensor:
+            return torch.cat([params[name].reshape(-1) for name in phi])
+
+        with torch.no_grad():
+            eye = torch.eye(sum(sizes), dtype=flat(phi).dtype, device=flat(phi).device)
+            matrix = torch.stack([flat(self._apply_to(named(row))) for row in eye], 1)
+            try:
+                return named(torch.linalg.solve(matrix, flat(phi)))
+            except RuntimeError as error:
+                raise ValueError("the preconditioner is singular: it has no inverse") from error
+
+
+MOST_DENSE = 4096

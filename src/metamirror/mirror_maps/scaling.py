@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -13,9 +13,14 @@ from metamirror.mirror_maps.base import Bounds
 Metric = Literal["diagonal", "kronecker"]
 
 
-def cayley(skew: Tensor) -> Tensor:
-    """The rotation (I + A)^-1 (I - A) of a skew matrix A: orthogonal however large A grows."""
-    eye = torch.eye(skew.shape[-1], device=skew.device, dtype=skew.dtype)
+def cayley(r: Tensor) -> Tensor:
+    """The rotation (I + A)^-1 (I - A) of a skew matrix A made from r, with entries below 2.
+
+    Up to signs, which S'S does not see, entries of size 1 reach every rotation; and bounded ones
+    keep the equation well conditioned however large r grows.
+    """
+    skew = 2 * torch.tanh((r - r.mT) / 2)
+    eye = torch.eye(r.shape[-1], device=r.device, dtype=r.dtype)
     rotation: Tensor = torch.linalg.solve(eye + skew, eye - skew)
     return rotation
 
@@ -25,6 +30,8 @@ class Scaling(nn.Module):
 
     def __init__(self, count: int, shape: Shape, metric: Metric, log_range: float):
         super().__init__()
+        if metric not in get_args(Metric):
+            raise ValueError(f"metric is {metric!r}; choose from {get_args(Metric)}")
         self.log_range = log_range
         # A vector has a single mode: a dense matrix on it would not be cheap, nor Kronecker.
         self.diagonal = metric == "diagonal" or len(shape) == 1
@@ -44,8 +51,7 @@ class Scaling(nn.Module):
         for d in self.log_spectrum:
             factor = torch.exp(share * torch.tanh(d)).unsqueeze(-1)
             if d.shape[-1] > 1:
-                r = next(rotations)
-                factor = factor * cayley(r - r.mT)
+                factor = factor * cayley(next(rotations))
             factors.append(factor)
         return factors
 

@@ -17,11 +17,14 @@ BLUE, GREY = "#2b6cb0", "#718096"
 
 def verdict_in_words(found: dict[str, Any]) -> str:
     """One sentence on whether the learned geometry is that of a mirror map."""
+    proof = ", ".join(filter(None, (found["proof"], found["note"])))
     if found["is_mirror_map"] is None:
-        return "no map from dual to primal variables: the question does not apply"
-    if found["is_mirror_map"]:
-        return f"a valid mirror map, {found['proof']}"
-    return f"not a mirror map, {found['proof']}"
+        return proof or "no map from dual to primal variables: the question does not apply"
+    if not found["is_mirror_map"]:
+        return f"not a mirror map, {proof}"
+    if found["proof"] == "by construction":
+        return f"a valid mirror map, {proof}"
+    return f"a mirror map as far as measured, {proof}"
 
 
 def describe_geometry(found: dict[str, Any]) -> list[str]:
@@ -29,20 +32,21 @@ def describe_geometry(found: dict[str, Any]) -> list[str]:
     lines = [f"{found['method']} on {found['data']}: {verdict_in_words(found)}"]
     if found["map_bounds"] is not None:
         m, largest = found["map_bounds"]
-        lines.append(f"the map's slopes lie between m = {m:.4g} and M = {largest:.4g}")
+        where = found["map_bounds_hold"]
+        lines.append(f"the map's slopes, {where}: from m = {m:.4g} to M = {largest:.4g}")
     if found["strong_convexity"] is not None:
         lines.append(
             f"h is {found['strong_convexity']:.4g}-strongly convex "
             f"and {found['smoothness']:.4g}-smooth"
         )
     lines.append(
-        f"the support loss has a smoothness of about {found['loss_smoothness_estimate']:.4g} "
-        f"(an estimate, on {found['tasks']} tasks)"
+        f"the support loss has a smoothness l of about {found['loss_smoothness_estimate']:.4g} "
+        f"(an estimate from below, before and after adaptation to {found['tasks']} tasks)"
     )
     if found["step_size_bound_estimate"] is not None:
         lines.append(
-            f"descent is guaranteed for step sizes below 2/(M l) = "
-            f"{found['step_size_bound_estimate']:.4g} (an estimate); here it is {found['lr']:.4g}"
+            f"2/(M l), below which steps descend where the loss is no steeper than that: about "
+            f"{found['step_size_bound_estimate']:.4g}; this run's step size is {found['lr']:.4g}"
         )
     lines.append("effective step sizes, |change of phi| / |gradient|:")
     lines += [f"  {layer}: {size:.4g}" for layer, size in found["effective_step_sizes"].items()]
