@@ -21,7 +21,7 @@ class SmoothConv(nn.Module):
         self.second_conv = nn.Conv2d(width, width, 3, padding=1)
         self.second_norm = mm.models.BatchNorm(width)
         self.head = nn.Linear(width * 4, WAYS)
-        self.warp_points = {"first_norm": width, "second_norm": width}
+        self.warp_points = ["first_norm", "second_norm"]
 
     def forward(self, x: Tensor) -> Tensor:
         x = nn.functional.avg_pool2d(torch.tanh(self.first_norm(self.first_conv(x))), 2)

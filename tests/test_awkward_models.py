@@ -196,3 +196,38 @@ def test_the_seed_of_an_adaptation_decides_its_masks():
     first, again, other = (learner.adapt(support, seed=s).path.losses for s in (0, 0, 1))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_tied_head_adapts_under_the_name_it_was_given_first(bias):
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = nn.Linear(6, 6)
+            self.head = nn.Linear(6, 6, bias=bias)
+            self.head.weight = self.first.weight
+
+        def forward(self, x):
+            return self.head(torch.tanh(self.first(x)))
+
+    model = Tied().double()
+    names = {"first.weight", "head.bias"} if bias else {"first.weight"}
+    assert set(mm.make_learner("anil", model).adapts) == names
+    closed, brute = (mm.make_learner("ecml", model, closed_form=flag) for flag in (True, False))
+    tasks = point_tasks()
+    torch.testing.assert_close(closed.meta_loss(tasks), brute.meta_loss(tasks), rtol=1e-6, atol=0)
+
+
+@methods
+def test_an_adapted_model_can_be_copied(method):
+    learner = mm.make_learner(method, smooth_mlp())
+    adapted = learner.adapt(one(point_tasks().support), seed=0)
+    x = point_tasks().query.x[0]
+    assert torch.equal(copy.deepcopy(adapted)(x), adapted(x))
+
+
+@methods
+def test_a_model_that_learns_nothing_is_refused(method):
+    model = smooth_mlp().requires_grad_(False)
+    with pytest.raises(ValueError, match=r"learned|requires a gradient|to mix"):
+        mm.make_learner(method, model)

@@ -173,3 +173,24 @@ def test_the_last_learner_of_a_run_is_found_from_its_folder(tmp_path):
 def test_only_a_learner_of_make_learner_can_be_saved(tmp_path):
     with pytest.raises(ValueError, match="make_learner"):
         mm.save(mm.Learner(smooth_mlp()), tmp_path)
+
+
+def test_types_come_back_whatever_the_model_is_built_in(tmp_path):
+    model = with_torch_norm().double()
+    model.its_norm.running_mean = model.its_norm.running_mean.float()
+    learner = mm.make_learner("maml", model)
+    mm.save(learner, tmp_path)
+    restored = mm.load(tmp_path, model=with_torch_norm().float())
+    for (name, p), (other, q) in zip(
+        learner.named_parameters(), restored.named_parameters(), strict=True
+    ):
+        assert (name, p.dtype) == (other, q.dtype)
+        assert torch.equal(p, q)
+    assert restored.model.its_norm.running_mean.dtype == torch.float32
+
+
+def test_a_step_size_changed_after_building_comes_back(tmp_path):
+    learner = mm.make_learner("metasgd", smooth_mlp(), lr=0.02)
+    learner.lr = 0.1
+    mm.save(learner, tmp_path)
+    assert_equal_learners(mm.load(tmp_path), learner, point_tasks())

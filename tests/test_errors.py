@@ -253,7 +253,7 @@ IN_THE_OPTIONS = {
     ),
     "a frozen head": (
         lambda: make("anil", _frozen(smooth_mlp(), "head")),
-        r"no layer 'head' with learned parameters",
+        r"the layer 'head' has no learned parameters",
     ),
     "nothing to mix": (
         lambda: make("mtnet", nn.Sequential(nn.BatchNorm1d(6))),

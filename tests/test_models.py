@@ -280,3 +280,16 @@ def test_the_head_is_the_last_linear_layer():
     assert mm.models.head_of(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 3))) == "2"
     with pytest.raises(ValueError, match="head="):
         mm.models.head_of(nn.Conv2d(1, 2, 3))
+
+
+def test_a_norm_that_stands_twice_or_alone_is_converted():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = nn.BatchNorm1d(4)
+            self.b = self.a
+
+    twice = mm.models.convert_batch_norm(Twice())
+    assert type(twice.a) is mm.models.BatchNorm
+    assert twice.a is twice.b
+    assert type(mm.models.convert_batch_norm(nn.BatchNorm2d(3))) is mm.models.BatchNorm

@@ -12,14 +12,14 @@ from torch import Tensor, nn
 
 from metamirror import models
 from metamirror.files import read_json, write_atomically, write_json
-from metamirror.learner import Learner
+from metamirror.learner import Learner, check_lr
 from metamirror.methods import make_learner
 from metamirror.types import Loss
 
 FORMAT = 1
 CONFIG, TENSORS = "learner.json", "learner.safetensors"
 COMMON = ("steps", "lr", "first_order", "norm", "vectorize")
-FIELDS = {"method", "options", "model", *COMMON, "prior", "loss", "frozen"}
+FIELDS = {"method", "options", "built_lr", "model", *COMMON, "prior", "loss", "frozen"}
 
 
 def tensors_of(learner: Learner) -> dict[str, Tensor]:
@@ -90,11 +90,12 @@ def load(
     learner = make_learner(
         config["method"],
         model,
-        **{name: config[name] for name in COMMON},
+        **{**{name: config[name] for name in COMMON}, "lr": config["built_lr"]},
         loss=loss,
         prior=prior if prior is not None else config["prior"],
         **config["options"],
     )
+    learner.lr = check_lr(config["lr"])
     _fill(learner, folder / TENSORS)
     return learner
 
@@ -127,8 +128,10 @@ def _fill(learner: Learner, file: Path) -> None:
                 f"{name} has shape {tuple(stored[name].shape)} in {file} and "
                 f"{tuple(tensor.shape)} in the learner"
             )
-    dtypes = {t.dtype for t in stored.values() if t.is_floating_point()}
-    if len(dtypes) == 1:
-        learner.to(dtypes.pop())
-    for name, tensor in tensors_of(learner).items():
-        tensor.copy_(stored[name])
+    for name, tensor in {
+        **dict(learner.named_parameters()),
+        **dict(learner.named_buffers()),
+    }.items():
+        if name in stored:
+            # Its type too: what was saved comes back bit for bit, whatever the model was built in.
+            tensor.data = stored[name].to(tensor.device)

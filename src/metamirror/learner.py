@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any, Literal
 
 import torch
@@ -20,7 +20,7 @@ from metamirror.models.norm import (
     torch_norms,
 )
 from metamirror.objectives import Objective, QueryLoss
-from metamirror.priors import Prior
+from metamirror.priors import Diagonal, Prior
 from metamirror.types import (
     Batch,
     Loss,
@@ -101,6 +101,11 @@ class Learner(nn.Module):
         self.prior = prior
         self.steps = check_steps(steps)
         self.lr = check_lr(lr)
+        for name, flag in (("first_order", first_order), ("vectorize", vectorize)):
+            if not isinstance(flag, bool):
+                raise ValueError(f"{name} is {flag!r}; give True or False")
+        if not (loss is None or callable(loss)):
+            raise ValueError(f"loss is {loss!r}; give a function (output, targets) -> scalar")
         self.first_order = first_order
         self.loss = loss
         self.norm: Norm = norm
@@ -120,6 +125,8 @@ class Learner(nn.Module):
         if not wanted:
             raise ValueError("no parameter adapts: the model has none that requires a gradient")
         self.adapts = [name for name, _ in model.named_parameters() if name in wanted]
+        if isinstance(prior, Diagonal) and set(prior.names) != wanted:
+            raise ValueError(f"the prior is for {prior.names}; what adapts is {self.adapts}")
         self._check_norm()
 
     def _check_norm(self) -> None:
@@ -235,17 +242,19 @@ class Learner(nn.Module):
         steps: int | None = None,
         lr: float | None = None,
         fixed: Params | None = None,
+        phi0: Params | None = None,
     ) -> Path:
         """The inner loop on one task's support set, from a given state.
 
         `order`, `keep`, `steps` and `lr` as in `metamirror.adapt.descend`; `fixed` holds values
-        for parameters that do not adapt, in place of the model's own.
+        for parameters that do not adapt, in place of the model's own, and `phi0` the prior's centre
+        where that is not the state's own point.
         """
         if order is None:
             order = "first" if self.first_order else "second"
         loss = self.loss or loss_for(support.y)
         with torch.set_grad_enabled(order != "none"):
-            phi0 = self.geometry.primal(state) if self.prior is not None else {}
+            centre = self.geometry.primal(state) if phi0 is None else phi0
 
         def lower(phi: Params) -> tuple[Tensor, Tensor]:
             value = loss(self.predict({**(fixed or {}), **phi}, support.x), support.y)
@@ -253,7 +262,7 @@ class Learner(nn.Module):
                 raise ValueError(
                     f"the loss has shape {tuple(value.shape)}; it must be a scalar: a mean"
                 )
-            return (value if self.prior is None else value + self.prior(phi, phi0)), value
+            return (value if self.prior is None else value + self.prior(phi, centre)), value
 
         return descend(
             lower,
@@ -329,13 +338,13 @@ def _select(tasks: Task, i: int) -> Task:
 
 def check_steps(steps: int) -> int:
     """K as given, if it is a count."""
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 0:
+    if isinstance(steps, bool) or not isinstance(steps, Integral) or steps < 0:
         raise ValueError(f"steps is {steps!r}; the number of inner steps is a whole number from 0")
-    return steps
+    return int(steps)
 
 
 def check_lr(lr: float) -> float:
     """Alpha as given, if it is finite and not negative."""
-    if not (isinstance(lr, Real) and 0 <= lr < float("inf")):
+    if isinstance(lr, bool) or not (isinstance(lr, Real) and 0 <= lr < float("inf")):
         raise ValueError(f"lr is {lr!r}; the inner step size is finite and at least 0")
     return float(lr)

@@ -38,6 +38,22 @@ def test_the_linear_form_is_l_l_g_r_r():
             torch.testing.assert_close(moved[name], expected.view_as(grad[name]))
 
 
+def test_the_stack_is_linear_relu_linear_relu_linear_beside_the_linear_form():
+    learner = shaken(mm.make_learner("metakfo:hidden=2", smooth_mlp()), size=0.5)
+    grad = random_gradient(learner)
+    transform = learner.geometry.transform
+    moved = transform(grad)
+    parts = zip(transform.groups.members.values(), transform.linear, transform.stacks, strict=True)
+    for names, (left, right), stack in parts:
+        for i, name in enumerate(names):
+            g = grad[name] if grad[name].dim() == 2 else grad[name][:, None]
+            hidden = g
+            for depth, (a, b) in enumerate(stack):
+                hidden = a[i] @ (hidden if depth == 0 else hidden.relu()) @ b[i].T
+            expected = left[i].T @ left[i] @ g @ right[i].T @ right[i] + hidden
+            torch.testing.assert_close(moved[name], expected.view_as(grad[name]))
+
+
 def test_the_stack_scales_with_the_gradient():
     learner = shaken(mm.make_learner("metakfo:hidden=2", smooth_mlp()), size=0.5)
     grad = random_gradient(learner)

@@ -1,8 +1,11 @@
 import copy
+import itertools
 
+import pytest
 import torch
 
 import metamirror as mm
+from metamirror.methods.warpgrad import Options, Warp
 from networks import image_tasks, meta_gradient, point_tasks, shaken, smooth_conv, smooth_mlp
 
 
@@ -50,6 +53,52 @@ def test_the_hybrid_gives_the_start_the_gradient_of_maml():
     a, b = meta_gradient(joint, tasks), meta_gradient(hybrid, tasks)
     for name in joint.adapts:
         torch.testing.assert_close(a[f"model.{name}"], b[f"model.{name}"], rtol=1e-10, atol=1e-14)
+    replay = meta_gradient(
+        shaken(mm.make_learner("warpgrad:objective=trajectory", smooth_mlp(), steps=3, lr=0.1)),
+        tasks,
+    )
+    for name in (n for n in b if "warp." in n):
+        torch.testing.assert_close(b[name], replay[name], rtol=1e-10, atol=1e-14)
+
+
+def test_a_replayed_step_is_the_step_that_was_taken():
+    """Also under a prior, whose centre is the start of the task and not the point replayed."""
+    learner = shaken(
+        mm.make_learner(
+            "warpgrad:objective=trajectory", smooth_mlp(), steps=3, lr=0.1, prior="isotropic:5.0"
+        )
+    )
+    support = mm.Batch(*(t[0] for t in point_tasks().support))
+    path = learner.adapt(support, keep=True).path
+    for k in range(3):
+        again = learner.descend(support, path.states[k], steps=1, phi0=path.points[0])
+        for name, phi in path.points[k + 1].items():
+            torch.testing.assert_close(again.phi[name], phi, rtol=0, atol=1e-13)
+    tasks = mm.Task(mm.Batch(*(t[None] for t in support)), mm.Batch(*(t[None] for t in support)))
+    task = mm.Task(support, support)
+    losses = [learner.query_loss(phi, task) for phi in path.points[1:]]
+    torch.testing.assert_close(learner.meta_loss(tasks), torch.stack(losses).mean())
+
+
+def test_options_decorate_a_warp():
+    x = torch.randn(7, 4)
+    for residual, activation in itertools.product((False, True), repeat=2):
+        options = Options(residual=residual, activation=activation)
+        warp = Warp(4, torch.nn.Linear, options)
+        torch.testing.assert_close(warp(x), x.relu() if activation else x)
+        torch.nn.init.normal_(warp.map.weight)
+        expected = warp.map(x) + (x if residual else 0)
+        torch.testing.assert_close(warp(x), expected.relu() if activation else expected)
+
+
+@pytest.mark.parametrize("kind", [torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d])
+def test_convolutions_of_every_dimension_are_warped(kind):
+    model = torch.nn.Sequential(kind(1, 4, 3, padding=1), torch.nn.Tanh(), torch.nn.Flatten())
+    axes = model[0].weight.dim() - 2
+    x = torch.randn(2, 1, *[4] * axes)
+    learner = mm.make_learner("warpgrad", model, warp_after=["1"])
+    torch.testing.assert_close(learner.model(x), model(x))
+    assert type(learner.model[1].warp.map) is kind
 
 
 def test_without_the_step_a_visited_point_is_judged_as_it_is():

@@ -50,6 +50,8 @@ __all__ = ["METHODS", "Method", "Parts", "find_method", "make_learner"]
 
 def find_method(spec: str) -> tuple[Method, dict[str, str]]:
     """The method and the options that a specification such as `metasgd:positive=true` names."""
+    if not isinstance(spec, str):
+        raise ValueError(f"method is {spec!r}; give a name, one of {', '.join(METHODS)}")
     key, options = parse_spec(spec)
     if key not in METHODS:
         raise ValueError(f"no method is called {key!r}; choose from {', '.join(METHODS)}")
@@ -93,6 +95,8 @@ def make_learner(method: str, model: nn.Module, **options: Any) -> Learner:
     learner.config = {
         "method": found.key,
         "options": vars(chosen).copy(),
+        # What the method was built for; the learner's own step size may be changed later.
+        "built_lr": lr,
         # A class of the user's own may derive from one of ours, or have a config of its own.
         "model": model.config if type(model) in MODELS.values() else None,
     }

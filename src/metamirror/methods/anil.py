@@ -27,15 +27,15 @@ def build(model: nn.Module, options: Options, lr: float) -> Parts:
 
 
 def parameters_of(model: nn.Module, layer: str) -> list[str]:
-    """Names of the learned parameters of one layer."""
-    names = [
-        name
-        for name, p in model.named_parameters()
-        if p.requires_grad and name.startswith(f"{layer}.")
-    ]
+    """Names of the learned parameters of one layer; a tied one has the name it was given first."""
+    layers = [name for name, m in model.named_modules() if name and [*m.parameters(False)]]
+    try:
+        own = {id(p) for p in model.get_submodule(layer).parameters()}
+    except AttributeError as error:
+        raise ValueError(f"there is no layer {layer!r}; the layers are {layers}") from error
+    names = [n for n, p in model.named_parameters() if p.requires_grad and id(p) in own]
     if not names:
-        layers = [name for name, m in model.named_modules() if name and [*m.parameters(False)]]
-        raise ValueError(f"no layer {layer!r} with learned parameters; the layers are {layers}")
+        raise ValueError(f"the layer {layer!r} has no learned parameters; the layers are {layers}")
     return names
 
 

@@ -36,7 +36,7 @@ class Options:
         gamma: weight of the condition loss; 0 is MAML. To be chosen on validation tasks.
         subset: parameters in which the Jacobian is taken: those of the head, or all that adapt.
         outputs: "logits", or the "residuals" of the softmax.
-        closed_form: use the head's closed form where it applies (head, logits).
+        closed_form: use the head's closed form where it holds, instead of the Jacobian.
         head: name of the head; by default the last linear layer.
     """
 
@@ -50,7 +50,7 @@ class Options:
 class ConditionedQueryLoss:
     """The query loss plus gamma times the condition loss at every point a gradient is taken at."""
 
-    def __init__(self, options: Options, head: str, head_parameters: list[str]):
+    def __init__(self, options: Options, head: str | None, head_parameters: list[str]):
         self.options = options
         self.head = head
         self.head_parameters = head_parameters
@@ -66,24 +66,35 @@ class ConditionedQueryLoss:
 
     def condition(self, learner: Learner, phi: Params, support: Batch) -> Tensor:
         """Var_i log lambda_i at phi."""
-        o = self.options
-        if o.subset == "head" and o.outputs == "logits" and o.closed_form:
-            gram, rank = self._head_gram(learner, phi, support)
-        else:
-            gram, rank = self._jacobian_gram(learner, phi, support)
-        return log_eigenvalue_variance(gram, rank).to(gram.dtype)
+        found = self._head_gram(learner, phi, support)
+        gram, rank = self._jacobian_gram(learner, phi, support) if found is None else found
+        return log_eigenvalue_variance(gram, rank).to(next(iter(phi.values())).dtype)
 
-    def _head_gram(self, learner: Learner, phi: Params, support: Batch) -> tuple[Tensor, int]:
-        captured: list[Tensor] = []
-        layer = learner.model.get_submodule(self.head)
-        handle = layer.register_forward_pre_hook(lambda _, inputs: captured.append(inputs[0]))
+    def _head_gram(
+        self, learner: Learner, phi: Params, support: Batch
+    ) -> tuple[Tensor, int] | None:
+        """JJ' up to the factor kron I, and its rank; None where the closed form does not hold.
+
+        It holds where the logits are the head's one output, and its own weight is what is learned.
+        """
+        o = self.options
+        weight, bias = f"{self.head}.weight", f"{self.head}.bias"
+        if o.subset != "head" or o.outputs != "logits" or not o.closed_form or weight not in phi:
+            return None
+        calls: list[tuple[Tensor, Tensor]] = []
+        layer = learner.model.get_submodule(str(self.head))
+        handle = layer.register_forward_hook(
+            lambda _, inputs, output: calls.append((inputs[0], output))
+        )
         try:
-            learner.predict(phi, support.x)
+            logits = learner.predict(phi, support.x)
         finally:
             handle.remove()
-        features = captured[-1]
+        if len(calls) != 1 or calls[0][1] is not logits or logits.dim() != 2:
+            return None
+        features = precise(calls[0][0])
         gram, rank = features @ features.mT, features.shape[1]
-        if layer.bias is not None:
+        if bias in phi:
             gram, rank = gram + 1, rank + 1
         return gram, min(features.shape[0], rank)
 
@@ -97,8 +108,13 @@ class ConditionedQueryLoss:
             return logits if self.options.outputs == "logits" else logits.softmax(-1)
 
         jacobian = torch.func.jacrev(outputs)({name: phi[name] for name in names})
-        examples, ways = next(iter(jacobian.values())).shape[:2]
+        shapes = {name: phi[name].dim() for name in names}
+        outputs_shape = next(j.shape[: j.dim() - shapes[n]] for n, j in jacobian.items())
+        examples, ways = outputs_shape[0], outputs_shape[1:].numel()
+        if self.options.outputs == "residuals" and ways < 2:
+            raise ValueError("ecml:outputs is 'residuals', which need two classes: use 'logits'")
         rows = torch.cat([j.reshape(examples * ways, -1) for j in jacobian.values()], 1)
+        rows = precise(rows)
         # Softmax outputs sum to one: each example has one exact null direction.
         independent = examples * (ways - (self.options.outputs == "residuals"))
         rank = min(independent, rows.shape[1])
@@ -107,29 +123,35 @@ class ConditionedQueryLoss:
         return rows @ rows.mT, rank
 
 
-def log_eigenvalue_variance(gram: Tensor, rank: int) -> Tensor:
-    """The population variance of the logarithms of the `rank` largest eigenvalues.
+def precise(tensor: Tensor) -> Tensor:
+    """In double precision, which Apple's GPUs do not have."""
+    return tensor.to(torch.float32 if tensor.device.type == "mps" else torch.float64)
 
-    The floor under an eigenvalue is relative to the largest one, so that the value does not
-    change when the Jacobian is scaled.
+
+def log_eigenvalue_variance(gram: Tensor, rank: int) -> Tensor:
+    """The population variance of the logarithms of the non-zero eigenvalues, `rank` at the most.
+
+    Zero is meant relative to the largest one, so that the value does not change when the Jacobian
+    is scaled; examples that repeat, or features that are all off, take eigenvalues away.
     """
-    # Apple's GPUs have no double precision.
-    precise = torch.float32 if gram.device.type == "mps" else torch.float64
-    values: Tensor = torch.linalg.eigvalsh(gram.to(precise))[-rank:]
-    floor = values[-1] * torch.finfo(precise).eps
-    logs = (values.clamp_min(0) + floor).log()
-    return logs.var(correction=0)
+    values = torch.linalg.eigvalsh(gram)[-rank:]
+    smallest = values[-1] * (10 * gram.shape[-1] * torch.finfo(gram.dtype).eps)
+    present = values > smallest
+    logs = torch.where(present, values, 1).log()
+    count = present.sum().clamp_min(1)
+    mean = logs.sum() / count
+    variance: Tensor = torch.where(present, logs - mean, 0).square().sum() / count
+    return variance
 
 
 def build(model: nn.Module, options: Options, lr: float) -> Parts:
     """MAML's inner level, and the condition loss above it."""
     if not 0 <= options.gamma < float("inf"):
         raise ValueError(f"ecml:gamma is {options.gamma}; it must be finite and at least 0")
+    if options.subset == "all":
+        return Parts(model, objective=ConditionedQueryLoss(options, None, []))
     head = options.head or head_of(model)
-    names = parameters_of(model, head)
-    if options.closed_form and not isinstance(model.get_submodule(head), nn.Linear):
-        raise ValueError(f"{head} is not an nn.Linear: the closed form needs one")
-    objective = ConditionedQueryLoss(options, head, names)
+    objective = ConditionedQueryLoss(options, head, parameters_of(model, head))
     return Parts(model, objective=objective)
 
 

@@ -69,7 +69,10 @@ def build(model: nn.Module, options: Options, lr: float) -> Parts:
 
 def learned(model: nn.Module) -> Params:
     """The parameters that adapt by default, as plain tensors to take shapes from."""
-    return {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
+    found = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
+    if not found:
+        raise ValueError("no parameter adapts: the model has none that requires a gradient")
+    return found
 
 
 METHOD = Method(

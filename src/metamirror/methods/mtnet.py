@@ -48,8 +48,8 @@ class TransformedGeometry(Geometry):
 
     def __init__(self, layers: dict[str, tuple[int, list[str]]], masks: bool, temperature: float):
         super().__init__()
-        if not temperature > 0:
-            raise ValueError(f"mtnet:temperature is {temperature}; it must be above 0")
+        if not 0 < temperature < float("inf"):
+            raise ValueError(f"mtnet:temperature is {temperature}; it must be finite, above 0")
         self.stochastic = masks
         self.candidate_note = "with the masks of one draw" if masks else None
         self.temperature = temperature

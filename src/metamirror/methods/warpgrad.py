@@ -70,28 +70,29 @@ class _Apply:
         return warped
 
 
+KINDS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
+
+
 class Warp(nn.Module):
     """A convolution or linear map that starts as the identity, with the options' decorations."""
 
-    def __init__(self, channels: int, convolution: bool, options: Options):
+    def __init__(self, channels: int, kind: type[nn.Module], options: Options):
         super().__init__()
         self.norm = BatchNorm(channels) if options.batch_norm else nn.Identity()
-        self.map: nn.Conv2d | nn.Linear
-        if convolution:
-            self.map = nn.Conv2d(channels, channels, options.kernel, padding=options.kernel // 2)
-        else:
-            self.map = nn.Linear(channels, channels)
+        convolution = {} if kind is nn.Linear else {"padding": options.kernel // 2}
+        shape = [channels, channels] if kind is nn.Linear else [channels, channels, options.kernel]
+        layer: Any = kind(*shape, **convolution)
+        self.map = layer
         self.residual = options.residual
         self.activation = options.activation
-        with torch.no_grad():
-            self.map.weight.zero_()
-            if self.map.bias is not None:
-                self.map.bias.zero_()
-            if not options.residual:
-                centre = [options.kernel // 2] * 2 if convolution else []
-                index = torch.arange(channels)
-                diagonal: tuple[Tensor | int, ...] = (index, index, *centre)
-                self.map.weight[diagonal] = 1
+        nn.init.zeros_(layer.weight)
+        nn.init.zeros_(layer.bias)
+        if not options.residual:
+            centre = [options.kernel // 2] * (layer.weight.dim() - 2)
+            index = torch.arange(channels)
+            diagonal: tuple[Tensor | int, ...] = (index, index, *centre)
+            with torch.no_grad():
+                layer.weight[diagonal] = 1
 
     def forward(self, x: Tensor) -> Tensor:
         warped: Tensor = self.map(self.norm(x))
@@ -104,22 +105,15 @@ def insert_warps(model: nn.Module, options: Options) -> None:
     """Adds the warp layers to the model, at its own warp points or where the user says."""
     points = options.warp_after if options.warp_after is not None else model_points(model)
     named = [*points, *([head_of(model)] if options.head else [])]
+    like = next(model.parameters())
+    warps = []
     for name in named:
-        try:
-            module = model.get_submodule(name)
-        except AttributeError as error:
-            names = [n for n, _ in model.named_modules() if n]
-            raise ValueError(f"warp_after names {name!r}; the modules are {names}") from error
-        channels, convolution = output_channels(module)
+        channels, kind = output_of(model, name)
         if isinstance(points, Mapping) and name in points:
             channels = points[name]
-        if channels is None:
-            raise ValueError(
-                f"warp_after names {name!r}, which holds no convolution or linear layer to take "
-                f"the number of channels from; give warp_after={{{name!r}: channels}}"
-            )
-        like = next(model.parameters())
-        warp = Warp(channels, convolution, options).to(device=like.device, dtype=like.dtype)
+        warp = Warp(channels, kind, options).to(device=like.device, dtype=like.dtype)
+        warps.append((warp, model.get_submodule(name), name))
+    for warp, module, name in warps:
         attach(warp, module, name)
 
 
@@ -146,14 +140,31 @@ def model_points(model: nn.Module) -> Sequence[str]:
     return points
 
 
-def output_channels(module: nn.Module) -> tuple[int | None, bool]:
-    """The channels that a module puts out, judged by its last layer, and whether it convolves."""
-    for layer in reversed(list(module.modules())):
-        if isinstance(layer, nn.Conv2d):
-            return layer.out_channels, True
-        if isinstance(layer, nn.Linear):
-            return layer.out_features, False
-    return None, True
+def output_of(model: nn.Module, name: str) -> tuple[int, type[nn.Module]]:
+    """Channels and kind of what a module puts out: those of its last layer, or of the one before.
+
+    An activation or a normalisation has none of its own, so that what stands before it counts.
+    """
+    found: tuple[int, type[nn.Module]] | None = None
+    names = [n for n, _ in model.named_modules() if n]
+    if name not in names:
+        raise ValueError(f"warp_after names {name!r}; the modules are {names}")
+    reached = False
+    for current, module in model.named_modules():
+        inside = current == name or current.startswith(f"{name}.")
+        if reached and not inside:
+            break
+        reached = reached or inside
+        kind = next((k for k in KINDS if isinstance(module, k)), None)
+        if kind is not None:
+            out = module.out_features if kind is nn.Linear else module.out_channels
+            found = (int(out), kind)
+    if found is None:
+        raise ValueError(
+            f"warp_after names {name!r}, and neither in it nor before it stands a convolution or "
+            f"linear layer to take the number of channels from"
+        )
+    return found
 
 
 class WarpGeometry(Geometry):
@@ -176,7 +187,9 @@ class TrajectoryLoss:
         path = learner.descend(task.support, state, order="none", keep=True)
         visited = [State(_detached(s.z), s.memory) for s in path.states]
         # Without a step there is nothing to replay but the start.
-        judged = [self._judge(learner, task, point) for point in visited[:-1] or visited]
+        judged = [
+            self._judge(learner, task, point, path.points[0]) for point in visited[:-1] or visited
+        ]
         replay = torch.stack(judged).mean()
         if self.options.start == "maml":
             with_warps_fixed = _query_loss_with_fixed_warps(learner, task, state)
@@ -184,10 +197,11 @@ class TrajectoryLoss:
         leap = leap_surrogate(state.z, [s.z for s in visited])
         return replay + (leap - leap.detach())
 
-    def _judge(self, learner: Learner, task: Task, point: State) -> Tensor:
+    def _judge(self, learner: Learner, task: Task, point: State, phi0: Params) -> Tensor:
         if self.options.approximate:
             return learner.query_loss(learner.geometry.primal(point), task)
-        return learner.query_loss(learner.descend(task.support, point, steps=1).phi, task)
+        path = learner.descend(task.support, point, steps=1, phi0=phi0)
+        return learner.query_loss(path.phi, task)
 
 
 def leap_surrogate(start: Params, visited: Sequence[Params]) -> Tensor:

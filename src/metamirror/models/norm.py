@@ -101,21 +101,31 @@ def torch_norms(model: nn.Module) -> tuple[list[str], list[str]]:
 
 
 def convert_batch_norm(model: nn.Module) -> nn.Module:
-    """Replaces every affine `torch.nn.BatchNorm*d` inside model by `BatchNorm`, in place.
+    """The model with every affine `torch.nn.BatchNorm*d` replaced by `BatchNorm`, in place.
 
     Running averages are dropped: the layers then use batch statistics, or the support set's.
+    A layer that stands in several places still does.
 
     >>> net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4))
     >>> convert_batch_norm(net)[1]
     BatchNorm(4, eps=1e-05)
     """
-    for name, child in model.named_children():
-        if isinstance(child, nn.modules.batchnorm._BatchNorm):
-            if not child.affine:
-                raise ValueError(f"{name} has no scale and shift: build it with affine=True")
-            norm = BatchNorm(child.num_features, child.eps)
-            norm.weight, norm.bias = child.weight, child.bias
-            setattr(model, name, norm)
-        else:
-            convert_batch_norm(child)
-    return model
+    return _converted(model, "the model", {})
+
+
+def _converted(module: nn.Module, name: str, done: dict[nn.Module, nn.Module]) -> nn.Module:
+    if module in done:
+        return done[module]
+    done[module] = module
+    if isinstance(module, nn.modules.batchnorm._BatchNorm):
+        if not module.affine:
+            raise ValueError(f"{name} has no scale and shift: build it with affine=True")
+        norm = BatchNorm(module.num_features, module.eps)
+        norm.weight, norm.bias = module.weight, module.bias
+        done[module] = norm
+        return norm
+    # Not named_children, which passes over a child that is there twice.
+    for child_name, child in module._modules.items():
+        if child is not None:
+            module._modules[child_name] = _converted(child, child_name, done)
+    return module
