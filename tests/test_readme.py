@@ -47,11 +47,11 @@ def test_the_sinusoid_table_is_that_of_the_results():
 
 def test_the_table_of_methods_is_that_of_the_registry(capsys):
     assert main(["methods", "--json"]) == 0
-    listed = {row["method"]: row["extra_parameters"] for row in json.loads(capsys.readouterr().out)}
-    shown = {
-        row[0].strip("`"): int(row[3].replace(",", ""))
-        for row in table_after("`blockiaf:variant=released` or `gradnet:form=elementwise`.\n")
+    listed = {
+        row["method"]: (row["optimizer"], row["geometry"], f"{row['extra_parameters']:,}")
+        for row in json.loads(capsys.readouterr().out)
     }
+    shown = {row[0].strip("`"): tuple(row[1:]) for row in table_after("gradnet:form=elementwise`.")}
     assert shown == listed
     assert set(shown) == set(mm.METHODS)
 

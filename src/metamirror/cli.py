@@ -39,7 +39,7 @@ def methods(json: bool = False) -> None:
     with torch.device("meta"):
         model = Conv4(ways=5, channels=3, image_size=84, width=64)
     base = sum(p.numel() for p in model.parameters())
-    rows = []
+    rows: list[dict[str, Any]] = []
     for key, method in METHODS.items():
         learner = make_learner(key, model)
         extra = sum(p.numel() for p in learner.parameters() if p.requires_grad) - base
@@ -63,8 +63,12 @@ def methods(json: bool = False) -> None:
         table.add_column(column, justify=justify, overflow="fold")
     for row in rows:
         values = (row["method"], row["optimizer"], row["geometry"], row["paper"])
-        table.add_row(*map(str, values), f"{row['extra_parameters']:,}")
+        table.add_row(*values, f"{row['extra_parameters']:,}")
     Console().print(table)
+    print("Options, as in METHOD:option=value:")
+    for row in rows:
+        if row["options"]:
+            print(f"  {row['method']}: {', '.join(row['options'])}")
 
 
 def train(config: Annotated[RunConfig, tyro.conf.arg(name="")], out: Path | None = None) -> None:

@@ -44,8 +44,13 @@ def losses_of(g, matrix, z0, lr, steps):
 def test_the_counterexample_has_the_jacobian_of_the_text():
     expected = torch.tensor([[0.5, 0.0], [4.0, 0.5]], dtype=torch.float64)
     torch.testing.assert_close(jacobian(counterexample(), {"z": expected[1]}), expected)
-    values = torch.linalg.eigvalsh((expected + expected.T) / 2)
-    torch.testing.assert_close(values, torch.tensor([-1.5, 2.5], dtype=torch.float64))
+    inverse = torch.linalg.inv(expected)
+    for matrix, ends in ((expected, [-1.5, 2.5]), (inverse, [-6.0, 10.0])):
+        values = torch.linalg.eigvalsh((matrix + matrix.T) / 2)
+        torch.testing.assert_close(values, torch.tensor(ends, dtype=torch.float64))
+    assert sorted(torch.linalg.eigvals(A @ expected).real.tolist()) == pytest.approx(
+        [-2.58, -0.018], abs=5e-3
+    )
 
 
 def test_block_iaf_need_not_increase():

@@ -60,7 +60,10 @@ class Encoders(nn.Module):
 
 
 class Decoders(nn.Module):
-    """The decoders d_i of all pieces of one shape: a trunk, and two heads for alpha and mu."""
+    """The decoders d_i of all pieces of one shape: a trunk, and two heads for alpha and mu.
+
+    The heads are the two halves of the one output layer that the paper's d_i ends in.
+    """
 
     def __init__(self, count: int, shape: Shape, heads: Heads, input_relu: bool):
         super().__init__()
