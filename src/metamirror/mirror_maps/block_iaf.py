@@ -183,13 +183,14 @@ class BlockIAF(MirrorMap):
         z = target
         for _ in self.partition.blocks:
             scales, shifts = self._scales_and_shifts(z, prepared)
-            for name, value in scales.items():
-                if value.device.type != "meta" and not bool((value > 0).all()):
-                    raise ValueError(
-                        f"a scale of {name} has underflowed to zero: the map has no inverse there "
-                        f"in this precision"
-                    )
             z = {name: (value - shifts[name]) / scales[name] for name, value in target.items()}
+        # Those of the last sweep are exact; before it, later blocks read what is not yet so.
+        for name, found in scales.items():
+            if found.device.type != "meta" and not bool((found > 0).all()):
+                raise ValueError(
+                    f"a scale of {name} has underflowed to zero: the map has no inverse there in "
+                    f"this precision"
+                )
         return self.partition.join(z)
 
     @torch.no_grad()
