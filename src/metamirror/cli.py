@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
+import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -182,6 +183,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit code."""
     try:
         parse(arguments)()
+    except BrokenPipeError:
+        # The reader has seen enough, as in `metamirror methods | head`: nothing to report.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except (ValueError, OSError) as error:
         print(f"metamirror: {error}", file=sys.stderr)
         return 2

@@ -2,7 +2,7 @@ import torch
 from torch.func import functional_call
 
 import metamirror as mm
-from networks import point_tasks, shaken, smooth_mlp
+from networks import conv4, point_tasks, shaken, smooth_mlp
 
 
 def support():
@@ -36,6 +36,14 @@ def test_the_linear_form_is_l_l_g_r_r():
             g = grad[name] if grad[name].dim() == 2 else grad[name][:, None]
             expected = left[i].T @ left[i] @ g @ right[i].T @ right[i]
             torch.testing.assert_close(moved[name], expected.view_as(grad[name]))
+
+
+def test_the_linear_form_is_a_map_of_a_quadratic():
+    learner = shaken(mm.make_learner("metakfo", conv4()), size=0.3)
+    grad = random_gradient(learner)
+    g = learner.geometry.candidate_mirror_map(learner.start())
+    for name, moved in learner.geometry.transform(grad).items():
+        torch.testing.assert_close(g(grad)[name], moved)
 
 
 def test_the_stack_is_linear_relu_linear_relu_linear_beside_the_linear_form():

@@ -23,7 +23,7 @@ from metamirror.kronecker import Shape, ShapeGroups, kronecker_product
 from metamirror.methods.metasgd import learned
 from metamirror.methods.registry import Method, Parts
 from metamirror.mirror_maps.base import MirrorMap
-from metamirror.mirror_maps.quadratic import Linear
+from metamirror.mirror_maps.quadratic import KroneckerMetric, Linear
 from metamirror.types import Params
 
 
@@ -87,6 +87,17 @@ class KroneckerTransform(nn.Module):
             outputs.append(output + hidden if len(stack) else output)
         return self.groups.unstack(outputs)
 
+    def metric(self) -> KroneckerMetric:
+        """The linear form as a map: S = I kron L kron R, so that P = S'S."""
+        linears = cast(Iterable[nn.ParameterList], self.linear)
+        factors = {}
+        for (shape, names), pair in zip(self.groups.members.items(), linears, strict=True):
+            for i, name in enumerate(names):
+                shared = torch.eye(shape[0]).to(pair[0])
+                factors[name] = [shared, *(factor[i] for factor in pair)]
+        modes = {name: matrix_modes(shape) for name, shape in self.groups.shapes.items()}
+        return KroneckerMetric(self.groups.shapes, factors, modes)
+
     @staticmethod
     def _multiply(g: Tensor, factors: list[Tensor]) -> Tensor:
         return kronecker_product(g, factors, first_mode=2)
@@ -136,7 +147,7 @@ class TransformGeometry(Geometry):
         """Only a constant linear transform is the map of a quadratic h."""
         if self.adapt_transform or any(self.transform.stacks):
             return None
-        return Linear(self.transform)
+        return self.transform.metric() if self.transform.psd else Linear(self.transform)
 
 
 def build(model: nn.Module, options: Options, lr: float) -> Parts:
