@@ -187,7 +187,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader has seen enough, as in `metamirror methods | head`: nothing to report.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, MemoryError) as error:
         print(f"metamirror: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

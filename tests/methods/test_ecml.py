@@ -95,6 +95,10 @@ class Odd(torch.nn.Module):
         self.kind = kind
         self.body = torch.nn.Linear(6, 6)
         self.head = torch.nn.Linear(6, WAYS, bias=kind != "no bias")
+        if kind == "tied bias":
+            self.body = torch.nn.Linear(6, WAYS)
+            self.body.bias = self.head.bias
+            self.head.weight = torch.nn.Parameter(torch.randn(WAYS, WAYS))
         self.scale = torch.nn.Parameter(torch.tensor([1.0, 2.0, 0.5]))
         if kind == "frozen bias":
             self.head.bias.requires_grad_(False)
@@ -108,7 +112,7 @@ class Odd(torch.nn.Module):
         return self.head(x) * self.scale if self.kind == "scaled" else self.head(x)
 
 
-KINDS = ["plain", "no bias", "frozen bias", "frozen weight", "scaled", "called twice"]
+KINDS = ["plain", "no bias", "frozen bias", "frozen weight", "scaled", "called twice", "tied bias"]
 
 
 @pytest.mark.parametrize("kind", KINDS)

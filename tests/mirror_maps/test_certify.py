@@ -94,6 +94,13 @@ def test_a_singular_map_is_never_called_increasing_nor_given_a_witness(d, rank, 
         assert found.witness is None
 
 
+def test_a_small_slope_is_not_called_zero_for_want_of_digits():
+    rates = torch.tensor([1e-4, 2.0])
+    assert certify(Diagonal({"w": rates}), {"w": torch.zeros(2)}).monotone is None
+    found = certify(Diagonal({"w": rates.double()}), {"w": torch.zeros(2, dtype=torch.float64)})
+    assert found.monotone is True
+
+
 def test_a_little_skew_is_seen_in_single_precision():
     random = torch.Generator().manual_seed(0)
     root = torch.randn(50, 50, generator=random)

@@ -12,7 +12,7 @@ head's inputs: an eigenproblem of the size of the support set.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -75,7 +75,8 @@ class ConditionedQueryLoss:
     ) -> tuple[Tensor, int] | None:
         """JJ' up to the factor kron I, and its rank; None where the closed form does not hold.
 
-        It holds where the logits are the head's one output, and its own weight is what is learned.
+        It holds where the logits are the head's one output, as it came, and its weight and bias are
+        its own: tied ones reach the logits by another way too.
         """
         o = self.options
         weight, bias = f"{self.head}.weight", f"{self.head}.bias"
@@ -151,6 +152,9 @@ def build(model: nn.Module, options: Options, lr: float) -> Parts:
     if options.subset == "all":
         return Parts(model, objective=ConditionedQueryLoss(options, None, []))
     head = options.head or head_of(model)
+    everywhere = [id(p) for _, p in model.named_parameters(remove_duplicate=False)]
+    if any(everywhere.count(id(p)) > 1 for p in model.get_submodule(head).parameters()):
+        options = replace(options, closed_form=False)
     objective = ConditionedQueryLoss(options, head, parameters_of(model, head))
     return Parts(model, objective=objective)
 

@@ -38,8 +38,8 @@ class Certificate:
         largest: the largest one.
         asymmetry: the largest spectral norm of J - J', a lower estimate that is near the truth.
         symmetric: asymmetry is zero within rounding.
-        monotone: whether smallest is above zero at all points; None where neither that nor its
-            opposite could be made out.
+        monotone: whether smallest is above zero at all points; False also where it is zero to the
+            last digits; None where neither could be made out, in this precision or so few steps.
         witness: two points that refute monotonicity, where it fails by more than rounding.
     """
 
@@ -102,9 +102,10 @@ def certify(
     largest = max(spectrum.high for spectrum, _ in spectra)
     asymmetry = max(skew for _, skew in spectra)
     eps = torch.finfo(next(iter(points[0].values())).dtype).eps
-    zero = ROUNDING * eps * max(abs(smallest), abs(largest), asymmetry)
+    size = max(abs(smallest), abs(largest), asymmetry)
+    zero = ROUNDING * eps * size
     monotone: bool | None = None
-    if smallest <= zero:
+    if smallest < -zero or abs(smallest) <= 10 * eps * size:
         monotone = False
     elif all(spectrum.low - spectrum.low_error > zero for spectrum, _ in spectra):
         monotone = True
