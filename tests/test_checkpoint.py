@@ -194,3 +194,11 @@ def test_a_step_size_changed_after_building_comes_back(tmp_path):
     learner.lr = 0.1
     mm.save(learner, tmp_path)
     assert_equal_learners(mm.load(tmp_path), learner, point_tasks())
+
+
+def test_what_was_frozen_after_building_is_refused_not_lost(tmp_path):
+    learner = mm.make_learner("maml", smooth_mlp())
+    next(learner.model.parameters()).requires_grad_(False)
+    with pytest.raises(ValueError, match="freeze it before make_learner"):
+        mm.save(learner, tmp_path)
+    assert not list(tmp_path.iterdir())

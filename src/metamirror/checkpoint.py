@@ -38,6 +38,12 @@ def save(learner: Learner, folder: str | Path) -> None:
     """
     if learner.config is None:
         raise ValueError("only a learner made by make_learner knows how to be built again")
+    frozen = [name for name, p in learner.model.named_parameters() if not p.requires_grad]
+    if late := [name for name in frozen if name in learner.adapts]:
+        raise ValueError(
+            f"{late[0]} was frozen after the learner was built around it, and could not come back "
+            f"the same: freeze it before make_learner"
+        )
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     config = {
@@ -46,7 +52,7 @@ def save(learner: Learner, folder: str | Path) -> None:
         **{name: getattr(learner, name) for name in COMMON},
         "prior": None if learner.prior is None else learner.prior.spec or "custom",
         "loss": None if learner.loss is None else "custom",
-        "frozen": [name for name, p in learner.model.named_parameters() if not p.requires_grad],
+        "frozen": frozen,
     }
     tensors = {name: t.contiguous().cpu() for name, t in tensors_of(learner).items()}
     write_atomically(folder / TENSORS, safetensors.torch.save(tensors))
