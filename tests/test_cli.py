@@ -29,7 +29,9 @@ def command(*words: str) -> list[str]:
 
 def train(out: Path, *words: str, method: str = "maml") -> int:
     small = ("--iterations", "20", "--tasks-per-step", "2", "--steps", "2", "--shots", "5")
-    return main(["train", "--method", method, *small, "--out", str(out), *words])
+    return main(
+        ["train", "--data", "sinusoid", "--method", method, *small, "--out", str(out), *words]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -300,7 +302,7 @@ def test_what_cannot_be_read_is_named_in_a_line(mistake: str, capsys):
 
 
 def test_an_interrupted_run_ends_with_130_and_leaves_what_it_finished(tmp_path: Path):
-    words = ("train", "--method", "maml", "--tasks-per-step", "1", "--no-vectorize")
+    words = ("train", "--data", "sinusoid", "--method", "maml", "--no-vectorize")
     process = subprocess.Popen(
         command(*words, "--out", str(tmp_path / "run")),
         stdout=subprocess.PIPE,

@@ -123,8 +123,7 @@ def test_conv4_has_the_parameters_of_the_paper(shape: str):
 @pytest.mark.parametrize("size", [16, 17, 23, 31, 32, 45])
 @pytest.mark.parametrize("name", ["conv4", "resnet12"])
 def test_image_sizes_are_free(name: str, size: int):
-    width = {"width": 2} if name == "conv4" else {"widths": (2, 2, 2, 2)}
-    model = mm.models.build(name, ways=3, channels=1, image_size=size, **width)
+    model = mm.models.build(name, ways=3, channels=1, image_size=size, width=2)
     assert model(torch.rand(2, 1, size, size)).shape == (2, 3)
 
 
@@ -220,7 +219,7 @@ def test_mlp_flattens_and_names_a_wrong_number_of_inputs():
 
 NETWORKS = {
     "conv4": {"ways": 3, "channels": 1, "image_size": SIZE, "width": 4},
-    "resnet12": {"ways": 3, "channels": 1, "image_size": SIZE, "widths": (3, 4, 4, 5)},
+    "resnet12": {"ways": 3, "channels": 1, "image_size": SIZE, "width": (3, 4, 4, 5)},
     "mlp": {"inputs": SIZE * SIZE, "outputs": 3, "hidden": (8, 8)},
 }
 
@@ -262,7 +261,7 @@ WRONG_MODELS = {
     "too small for resnet12": (("resnet12", {"image_size": 8}), "image_size is 8"),
     "no ways": (("conv4", {"ways": 0}), "ways is 0"),
     "no filters": (("conv4", {"width": 0}), "width is 0"),
-    "three widths": (("resnet12", {"widths": (4, 4, 4)}), "3 entries.*four"),
+    "three widths": (("resnet12", {"width": (4, 4, 4)}), "3 entries.*four"),
     "an empty layer": (("mlp", {"hidden": (4, 0)}), "hidden is 0"),
     "no such activation": (("mlp", {"activation": "sine"}), "'sine'.*relu.*tanh"),
 }

@@ -80,7 +80,8 @@ def train(config: Annotated[RunConfig, tyro.conf.arg(name="")], out: Path | None
         out: the run folder; by default runs/DATA-METHOD-SHOTSshot-seedSEED.
     """
     name = config.method.replace(":", "-").replace("=", "-")
-    folder = out or Path("runs") / f"{config.data}-{name}-{config.shots}shot-seed{config.seed}"
+    data = re.sub(r"[^A-Za-z0-9.-]+", "-", config.data)
+    folder = out or Path("runs") / f"{data}-{name}-{config.shots}shot-seed{config.seed}"
     run_training(config, folder)
     print(f"done: {folder}; next: metamirror evaluate {folder}")
 
@@ -167,7 +168,7 @@ def quickstart(minutes: float = 6.0, out: Path = Path("quickstart")) -> None:
     print(f"written: {out / 'table.json'}. Next, for example:")
     print(f"  metamirror inspect {out / 'gradnet'}")
     print(f"  metamirror evaluate {out / 'blockiaf'} --steps 5")
-    print("  metamirror train --method metasgd --steps 1")
+    print("  metamirror train --data sinusoid --method metasgd --shots 10 --steps 1")
 
 
 COMMANDS: dict[str, Callable[..., None]] = {

@@ -10,12 +10,15 @@ from metamirror.learner import Norm
 
 @dataclass(frozen=True)
 class RunConfig:
-    """The settings of one training run.
+    """The settings of one training run; the defaults are the paper's protocol.
 
     Attributes:
         method: a method's key; its options may follow, as in blockiaf:variant=released.
-        data: the data set.
-        model: the network.
+        data: the data set; folder:PATH takes pictures of your own.
+        model: the network; by default conv4 for pictures and the MLP for anything else.
+        width: filters of the network's first layer; by default the model's own.
+        image_size: height and width of the pictures; by default as the data set has them.
+        ways: classes of a task.
         shots: labelled examples a class (for regression: a task).
         queries: query examples a class (for regression: a task).
         steps: inner steps, K.
@@ -31,14 +34,17 @@ class RunConfig:
     """
 
     method: str
-    data: str = "sinusoid"
-    model: Literal["mlp"] = "mlp"
-    shots: int = 10
+    data: str = "glyphs"
+    model: Literal["conv4", "resnet12", "mlp"] | None = None
+    width: int | None = None
+    image_size: int | None = None
+    ways: int = 5
+    shots: int = 1
     queries: int = 15
     steps: int = 5
     lr: float = 0.01
-    iterations: int = 15_000
-    tasks_per_step: int = 25
+    iterations: int = 60_000
+    tasks_per_step: int = 4
     outer_lr: float = 1e-3
     seed: int = 0
     first_order: bool = False

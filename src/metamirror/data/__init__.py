@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from metamirror.data.sinusoid import Sinusoid
 from metamirror.data.stream import TaskStream
 
@@ -14,10 +16,13 @@ def tasks(
     name: str,
     split: str = "train",
     *,
+    ways: int = 5,
     shots: int = 1,
     queries: int = 15,
     seed: int = 0,
     batch: int = 4,
+    image_size: int | None = None,
+    data_dir: str | Path | None = None,
 ) -> TaskStream:
     """The tasks of a data set: `tasks(...)[step]` is a stack of `batch` of them.
 

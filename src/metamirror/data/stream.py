@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 
 import torch
 
@@ -37,7 +38,11 @@ class TaskStream(ABC):
         return [noise_seed(self.seed, self.split, step, i) for i in range(self.batch)]
 
     def __getitem__(self, step: int) -> Task:
-        tasks = [self.task(step, index) for index in range(self.batch)]
+        return self.stack(step, range(self.batch))
+
+    def stack(self, step: int, indices: Iterable[int]) -> Task:
+        """Some tasks of a step: one rank's share, for example."""
+        tasks = [self.task(step, index) for index in indices]
         support, query = (
             Batch(torch.stack([b.x for b in batches]), torch.stack([b.y for b in batches]))
             for batches in ([t.support for t in tasks], [t.query for t in tasks])

@@ -52,7 +52,9 @@ def quickstart(minutes: float, out: Path) -> dict[str, Any]:
         raise ValueError(f"{out} is not empty: choose another folder with --out, or remove it")
     # Tensors this small lose more by being shared between threads than they gain.
     torch.set_num_threads(1)
-    base = RunConfig(method="maml", data="sinusoid", shots=10, steps=1, iterations=1)
+    base = RunConfig(
+        method="maml", data="sinusoid", shots=10, steps=1, tasks_per_step=25, iterations=1
+    )
     cells = {key: _Cell(replace(base, method=key)) for key in METHODS}
     deadline = time.monotonic() + 60 * minutes * SHARE_FOR_TRAINING
     done = 0

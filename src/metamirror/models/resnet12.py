@@ -37,8 +37,14 @@ class ResidualBlock(nn.Module):
 class ResNet12(nn.Module):
     """Four residual blocks of three convolutions, average pooling, a linear head.
 
+    Args:
+        ways: number of classes.
+        channels: of the pictures.
+        image_size: height and width of the pictures, at least 16.
+        width: filters of the first block, doubled from block to block; or of each of the four.
+
     >>> import torch
-    >>> ResNet12(ways=5, image_size=32, widths=(4, 8, 8, 8))(torch.rand(2, 3, 32, 32)).shape
+    >>> ResNet12(ways=5, image_size=32, width=4)(torch.rand(2, 3, 32, 32)).shape
     torch.Size([2, 5])
     """
 
@@ -47,12 +53,13 @@ class ResNet12(nn.Module):
         ways: int = 5,
         channels: int = 3,
         image_size: int = 84,
-        widths: Sequence[int] = (64, 128, 256, 512),
+        width: int | Sequence[int] = 64,
     ):
         super().__init__()
+        widths = [width * 2**i for i in range(4)] if isinstance(width, int) else list(width)
         if len(widths) != 4:
-            raise ValueError(f"widths has {len(widths)} entries; ResNet-12 has four blocks")
-        check_sizes(ways=ways, channels=channels, widths=min(widths))
+            raise ValueError(f"width has {len(widths)} entries; ResNet-12 has four blocks")
+        check_sizes(ways=ways, channels=channels, width=min(widths))
         if image_size < 16:
             raise ValueError(f"image_size is {image_size}; resnet12 halves it four times: needs 16")
         self.config = {
@@ -60,7 +67,7 @@ class ResNet12(nn.Module):
             "ways": ways,
             "channels": channels,
             "image_size": image_size,
-            "widths": list(widths),
+            "width": widths,
         }
         self.channels, self.image_size = channels, image_size
         inputs = [channels, *widths[:-1]]
