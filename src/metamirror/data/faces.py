@@ -1,0 +1,91 @@
+"""The twelve DejaVu faces that matplotlib ships, and the ink of their letters."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+from matplotlib.ft2font import FT2Font
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
+
+FACES = tuple(
+    f"DejaVu{family}{style}"
+    for family, styles in (
+        ("Sans", ("", "-Oblique", "-Bold", "-BoldOblique")),
+        ("SansMono", ("", "-Oblique", "-Bold", "-BoldOblique")),
+        ("Serif", ("", "-Italic", "-Bold", "-BoldItalic")),
+    )
+    for style in styles
+)
+"""The two Display faces are left out: they hold a handful of mathematical signs."""
+
+SIZE = 112
+"""Of the fonts, in pixels to the em: a capital is then about 80 pixels high."""
+
+# In ems: the widest letter of these faces takes 2.1, and some begin left of where they are put.
+_WIDTH, _HEIGHT, _LEFT, _TOP = 4, 3, 1, 1
+# Large enough to tell a glyph from the .notdef box.
+_SMALL = 24
+# No font has a glyph for a code point that will never be assigned: it shows the .notdef box.
+_NEVER_ASSIGNED = "\U0010ffff"
+
+
+def face_path(face: str) -> Path:
+    """The font file of a face."""
+    path = Path(matplotlib.get_data_path(), "fonts", "ttf", f"{face}.ttf")
+    if not path.is_file():
+        raise ValueError(
+            f"there is no {path}; matplotlib ships it: install matplotlib anew from PyPI"
+        )
+    return path
+
+
+@cache
+def characters(face: str) -> frozenset[str]:
+    """What the face's character map gives a glyph to."""
+    return frozenset(map(chr, FT2Font(str(face_path(face))).get_charmap()))
+
+
+def shows(face: str, character: str) -> bool:
+    """Whether the face has a picture for the character: neither nothing nor the .notdef box."""
+    if character not in characters(face):
+        return False
+    ink = _draw(face, character, _SMALL)
+    return ink.getbbox() is not None and ink.tobytes() != _missing(face)
+
+
+def bitmap(face: str, character: str) -> NDArray[np.uint8]:
+    """The ink of a letter, 255 on 0, cropped to it."""
+    ink = _draw(face, character, SIZE)
+    return np.asarray(ink.crop(ink.getbbox()))
+
+
+@cache
+def files_digest() -> str:
+    """What the twelve files hold, in short: some distributors replace them by their own."""
+    contents = hashlib.sha256()
+    for face in FACES:
+        contents.update(face_path(face).read_bytes())
+    return contents.hexdigest()[:16]
+
+
+@cache
+def _missing(face: str) -> bytes:
+    return _draw(face, _NEVER_ASSIGNED, _SMALL).tobytes()
+
+
+def _draw(face: str, character: str, size: int) -> Image.Image:
+    image = Image.new("L", (_WIDTH * size, _HEIGHT * size))
+    corner = (_LEFT * size, _TOP * size)
+    ImageDraw.Draw(image).text(corner, character, fill=255, font=_font(face, size))
+    return image
+
+
+@cache
+def _font(face: str, size: int) -> ImageFont.FreeTypeFont:
+    # Basic layout: a letter's picture must not depend on whether libraqm is there.
+    return ImageFont.truetype(face_path(face), size, layout_engine=ImageFont.Layout.BASIC)

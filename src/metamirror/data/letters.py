@@ -1,0 +1,160 @@
+"""Which letters are classes, which of them look alike, and which split each belongs to."""
+
+from __future__ import annotations
+
+import unicodedata
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metamirror.data.faces import FACES, bitmap, characters, shows
+from metamirror.data.random import SPLITS
+
+MIN_FACES = 4
+
+# Whole scripts are held out, so that a test task shows letters of an unknown kind. Greek alone
+# keeps some 30 letters that no Latin or Cyrillic one resembles; Coptic is drawn in its style,
+# and Hebrew, which has little in common with the others, brings the validation classes above 40.
+_SPLIT = {
+    **dict.fromkeys(("Greek", "Coptic", "Hebrew"), "val"),
+    **dict.fromkeys(("Georgian", "Armenian"), "test"),
+}
+# The first word of a letter's Unicode name is its script, save for these.
+_SCRIPT = {
+    "CANADIAN": "Canadian Syllabics",
+    "OLD": "Old Italic",
+    "TURNED": "Latin",
+    "ROMAN": "Latin",
+    "CARON": "Modifier",
+}
+
+# Look-alikes are sought in the faces of regular weight: between bold strokes there is too little
+# room to tell letters apart. Of the slanted ones only Serif has shapes of its own, such as an
+# italic Greek alpha that is the Latin one. Each letter has the first or the third of these faces.
+_COMPARED = ("DejaVuSans", "DejaVuSansMono", "DejaVuSerif", "DejaVuSerif-Italic")
+_SIDE, _BOX = 28, 24
+# The share of a letter's ink that may lie more than a pixel from the other's, as 1 in so many.
+# Chosen by eye, from sheets of pairs in the order of this share. Up to 1/40 stand o and O, Latin
+# and Greek A, n and Cyrillic п, u and U, and few pairs that one would tell apart when deformed.
+# From there to 1/30 they are mixed: ნ and ƃ, or Ր and ᒋ, beside Arabic letters with two or three
+# dots. In one split those are hard classes; in two, a shape seen in training costs more than a
+# class. Beyond 1/30 most pairs differ by a stroke: i and l (1/24), A and Λ (1/15), e and o (1/8).
+_ALIKE, _ALIKE_ACROSS_SPLITS = 40, 30
+
+
+@dataclass(frozen=True)
+class Letter:
+    """One class: a letter, standing for all that look like it.
+
+    Attributes:
+        character: the letter itself.
+        script: the script it belongs to, such as "Latin".
+        split: "train", "val" or "test".
+        faces: the faces that have it, at least four.
+    """
+
+    character: str
+    script: str
+    split: str
+    faces: tuple[str, ...]
+
+
+def letters() -> list[Letter]:
+    """The classes: letters of all scripts, look-alikes counted once, in a fixed order.
+
+    A shape that occurs in several splits belongs to the first of train, val and test.
+
+    >>> [letter.character for letter in letters()[:5]]
+    ['A', 'B', 'C', 'D', 'E']
+    """
+    return list(_letters())
+
+
+@cache
+def _letters() -> tuple[Letter, ...]:
+    found = sorted(candidates(), key=_rank)
+    alike = look_alikes(found)
+    kept: list[int] = []
+    # A letter is compared with those kept, not with those dropped: a chain of small differences
+    # would join letters that look nothing like each other.
+    for i in range(len(found)):
+        if not alike[i, kept].any():
+            kept.append(i)
+    return tuple(found[i] for i in kept)
+
+
+def candidates() -> list[Letter]:
+    """Every letter in its base form that enough faces have, look-alikes included."""
+    found = []
+    for character in sorted(set().union(*map(characters, FACES))):
+        if not unicodedata.category(character).startswith("L"):
+            continue
+        if unicodedata.normalize("NFKD", character) != character:
+            continue
+        if sum(character in characters(face) for face in FACES) < MIN_FACES:
+            continue
+        faces = tuple(face for face in FACES if shows(face, character))
+        if len(faces) >= MIN_FACES:
+            script = _script(character)
+            found.append(Letter(character, script, _SPLIT.get(script, "train"), faces))
+    return found
+
+
+def look_alikes(found: list[Letter]) -> NDArray[np.bool_]:
+    """Which letters have nearly the same shape in one of the compared faces."""
+    alike = np.zeros((len(found), len(found)), dtype=bool)
+    split = np.array([SPLITS.index(letter.split) for letter in found])
+    one_in = np.where(split[:, None] == split, _ALIKE, _ALIKE_ACROSS_SPLITS).astype(np.float32)
+    for face in _COMPARED:
+        have = np.array([i for i, letter in enumerate(found) if face in letter.faces])
+        ink = np.stack([_shape(bitmap(face, found[i].character)) for i in have])
+        # Ones and zeros: in single precision every sum below is an exact integer.
+        rows = ink.reshape(len(have), -1).astype(np.float32)
+        beyond = rows @ (~_widened(ink)).reshape(len(have), -1).astype(np.float32).T
+        both = np.ix_(have, have)
+        covered = beyond * one_in[both] < rows.sum(1, keepdims=True)
+        alike[both] |= covered & covered.T
+    return alike
+
+
+def _rank(letter: Letter) -> tuple[int, bool, int]:
+    # Latin first: of look-alikes in train, the one that most readers know stands for the class.
+    return SPLITS.index(letter.split), letter.script != "Latin", ord(letter.character)
+
+
+def _script(character: str) -> str:
+    word = unicodedata.name(character).split()[0]
+    return _SCRIPT.get(word, word.capitalize())
+
+
+def _shape(ink: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """The letter in a box of standard size, half-way to a square unless it is a bar or a dot."""
+    side = max(ink.shape)
+    box = min(_BOX, max(1, _BOX * side // 40))  # dots and commas stay small
+    picture = np.zeros((_SIDE, _SIDE), dtype=bool)
+    lengths = [_length(n, side, box) for n in ink.shape]
+    lines = [_sub_pixels(n, length) for n, length in zip(ink.shape, lengths, strict=True)]
+    fine = ink[lines[0]][:, lines[1]].astype(np.int32)
+    coarse = fine.reshape(lengths[0], 4, lengths[1], 4).sum((1, 3))
+    top, left = ((_SIDE - length) // 2 for length in lengths)
+    picture[top : top + lengths[0], left : left + lengths[1]] = coarse >= 16 * 96
+    return picture
+
+
+def _length(n: int, side: int, box: int) -> int:
+    length = n * box // side
+    return max(1, (length + box) // 2 if 3 * n > side else length)
+
+
+def _sub_pixels(n: int, length: int) -> NDArray[np.int64]:
+    """For each quarter of `length` pixels, the one of `n` pixels on which its centre falls."""
+    return (2 * np.arange(4 * length) + 1) * n // (8 * length)
+
+
+def _widened(ink: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """With all neighbours; the empty margin keeps the ends of a row apart."""
+    for axis in (1, 2):
+        ink = ink | np.roll(ink, 1, axis) | np.roll(ink, -1, axis)
+    return ink
