@@ -1,14 +1,22 @@
-"""Shared helpers stand beside this file: `networks`, `judging`, `table`, `mirror_maps/maps`."""
+"""Shared helpers: `networks`, `judging`, `table`, `mirror_maps/maps`, `data/sources`."""
 
+import atexit
 import os
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 import torch
 from hypothesis import settings
 
 here = Path(__file__).parent
-sys.path[:0] = [str(here), str(here / "mirror_maps")]
+sys.path[:0] = [str(here), str(here / "mirror_maps"), str(here / "data")]
+# Tests never touch a user's data. The processes of one run share a folder (the first one makes it,
+# the others inherit its environment), so that letters are drawn once.
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    os.environ["METAMIRROR_HOME"] = tempfile.mkdtemp(prefix="metamirror-tests-")
+    atexit.register(shutil.rmtree, os.environ["METAMIRROR_HOME"], ignore_errors=True)
 # Two test processes share two cores.
 torch.set_num_threads(1)
 # A change is judged by the same examples each time; a developer's own runs look for new ones.

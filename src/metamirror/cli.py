@@ -8,10 +8,10 @@ import io
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Union
 
 import torch
 import tyro
@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from metamirror.config import RunConfig
+from metamirror.data_commands import DATA_COMMANDS
 from metamirror.evaluate import evaluate_run
 from metamirror.experiments.inspection import inspect_run
 from metamirror.experiments.quickstart import quickstart as run_quickstart
@@ -171,8 +172,20 @@ def quickstart(minutes: float = 6.0, out: Path = Path("quickstart")) -> None:
     print("  metamirror train --data sinusoid --method metasgd --shots 10 --steps 1")
 
 
-COMMANDS: dict[str, Callable[..., None]] = {
+Command = Callable[..., None]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Commands under one name."""
+
+    title: str
+    commands: Mapping[str, Command]
+
+
+COMMANDS: dict[str, Command | Group] = {
     "methods": methods,
+    "data": Group("Data sets: what there is, what is installed, and how it looks.", DATA_COMMANDS),
     "train": train,
     "evaluate": evaluate,
     "inspect": inspect,
@@ -202,11 +215,12 @@ def parse(arguments: Sequence[str] | None) -> Callable[[], None]:
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):
-            command: Callable[[], None] = tyro.extras.subcommand_cli_from_dict(
-                {name: _deferred(function) for name, function in COMMANDS.items()},
+            command: Callable[[], None] = tyro.cli(
+                _choice(COMMANDS),
                 prog="metamirror",
                 description="Meta-learning with learned loss geometries.",
                 args=arguments,
+                config=(tyro.conf.OmitSubcommandPrefixes,),
             )
             return command
     except SystemExit as stop:
@@ -215,6 +229,30 @@ def parse(arguments: Sequence[str] | None) -> Callable[[], None]:
         # tyro draws a box around its complaint; a plain line serves terminals and logs alike.
         words = re.sub(r"[\u2500-\u257f]|-{3,}", " ", complaint.getvalue()).split()
         raise ValueError(" ".join(words)) from None
+
+
+def _choice(commands: Mapping[str, Command | Group]) -> Any:
+    """One of several commands, as the type that tyro makes sub-commands of."""
+    return Union[  # noqa: UP007 - made at run time
+        tuple(
+            Annotated[
+                Any,
+                tyro.conf.subcommand(
+                    name, constructor=_group(c) if isinstance(c, Group) else _deferred(c)
+                ),
+            ]
+            for name, c in commands.items()
+        )
+    ]
+
+
+def _group(group: Group) -> Callable[..., Any]:
+    def choose(command: Any) -> Any:
+        return command
+
+    choose.__doc__ = group.title
+    choose.__annotations__["command"] = Annotated[_choice(group.commands), tyro.conf.arg(name="")]
+    return choose
 
 
 def _deferred(function: Callable[..., None]) -> Callable[..., Callable[[], None]]:

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import types
-from typing import Any, Literal, Union, get_args, get_origin
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+
+@dataclass(frozen=True)
+class NoOptions:
+    """Of a method or a data set that has none."""
 
 
 def convert(name: str, value: Any, kind: Any) -> Any:
@@ -46,3 +53,34 @@ def convert(name: str, value: Any, kind: Any) -> Any:
     if isinstance(value, str):
         raise ValueError(f"{name} is {value!r}; this option can only be given in Python")
     return value
+
+
+def read_options(owner: str, kind: type, given: Mapping[str, Any]) -> Any:
+    """An options dataclass, from keywords or from the words of a command line."""
+    hints = get_type_hints(kind)
+    known = [f.name for f in fields(kind)]
+    values = {}
+    for name, value in given.items():
+        if name not in known:
+            rule = f"its options are {', '.join(known)}" if known else "it has no options"
+            raise ValueError(f"{owner} has no option {name!r}; {rule}")
+        values[name] = convert(f"{owner}:{name}", value, hints[name])
+    return kind(**values)
+
+
+def parse_spec(spec: str) -> tuple[str, dict[str, str]]:
+    """Splits `key:option=value:option=value`.
+
+    >>> parse_spec("blockiaf:variant=released:scale=exponential")
+    ('blockiaf', {'variant': 'released', 'scale': 'exponential'})
+    """
+    key, *words = spec.split(":")
+    options: dict[str, str] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not (name and equals and value):
+            raise ValueError(f"{spec!r}: {word!r} should read option=value")
+        if name in options:
+            raise ValueError(f"{spec!r} gives {name} twice")
+        options[name] = value
+    return key, options

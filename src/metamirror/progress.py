@@ -42,6 +42,12 @@ class Progress:
             self.bar.start()
         return self
 
+    def resize(self, total: int) -> None:
+        """Changes how much there is to do, where that is known only later."""
+        self.total = total
+        if self.bar is not None:
+            self.bar.update(self.row, total=total)
+
     def update(self, done: int, note: str) -> None:
         """Shows how far it has come, and a few words."""
         now = time.monotonic()
@@ -49,9 +55,10 @@ class Progress:
         if self.bar is not None:
             self.bar.update(self.row, completed=done, rate=f"{rate:.1f}/s", note=note)
         elif now - self.last >= SECONDS_BETWEEN_LINES or done >= self.total:
-            left = (self.total - done) / rate
+            left = (self.total - done) / max(rate, 1e-9)
+            words = f"{self.title}: {done}/{self.total}, {rate:.1f}/s, {left:.0f} s left"
             print(
-                f"{self.title}: {done}/{self.total}, {rate:.1f}/s, {left:.0f} s left, {note}",
+                f"{words}, {note}" if note else words,
                 file=sys.stderr,
                 flush=True,
             )

@@ -4,12 +4,26 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from metamirror.data.augment import augmentation
+from metamirror.data.image_set import ImageClass, ImageSet
+from metamirror.data.image_tasks import Augment, ImageTasks
+from metamirror.data.opening import BENCHMARKS, IMAGE_SETS, open_images
 from metamirror.data.sinusoid import Sinusoid
 from metamirror.data.stream import TaskStream
 
 DATA_SETS: dict[str, type[TaskStream]] = {"sinusoid": Sinusoid}
+"""Generated tasks; every other name is a set of pictures."""
 
-__all__ = ["DATA_SETS", "TaskStream", "tasks"]
+__all__ = [
+    "BENCHMARKS",
+    "DATA_SETS",
+    "ImageClass",
+    "ImageSet",
+    "ImageTasks",
+    "TaskStream",
+    "open_images",
+    "tasks",
+]
 
 
 def tasks(
@@ -22,13 +36,39 @@ def tasks(
     seed: int = 0,
     batch: int = 4,
     image_size: int | None = None,
+    augment: str | Augment | None = None,
     data_dir: str | Path | None = None,
 ) -> TaskStream:
     """The tasks of a data set: `tasks(...)[step]` is a stack of `batch` of them.
 
+    Args:
+        name: `sinusoid`, `glyphs`, a benchmark's name, or `folder:PATH`.
+        split: train, val or test.
+        ways: classes of a task (not for regression).
+        shots: support examples of each class (for regression: of the task).
+        queries: query examples of each class (for regression: of the task).
+        seed: of every draw.
+        batch: tasks of a step.
+        image_size: height and width of the pictures, if other than stored.
+        augment: changes to the pictures, such as "flip,shift", or a function of your own.
+        data_dir: where installed data live, if not under METAMIRROR_HOME.
+
     >>> tasks("sinusoid", split="test", shots=5, batch=2)[7].query.y.shape
     torch.Size([2, 15, 1])
     """
-    if name not in DATA_SETS:
-        raise ValueError(f"no data set is called {name!r}; choose from {', '.join(DATA_SETS)}")
-    return DATA_SETS[name](split, shots, queries, seed, batch)
+    if name in DATA_SETS:
+        return DATA_SETS[name](split, shots, queries, seed, batch)
+    known = [*DATA_SETS, *IMAGE_SETS]
+    if name.partition(":")[0] not in [word.partition(":")[0] for word in known]:
+        raise ValueError(f"no data set is called {name!r}; choose from {', '.join(known)}")
+    images = open_images(name, image_size=image_size, data_dir=data_dir)
+    return ImageTasks(
+        images,
+        split,
+        ways=ways,
+        shots=shots,
+        queries=queries,
+        seed=seed,
+        batch=batch,
+        augment=augmentation(augment) if isinstance(augment, str) else augment,
+    )

@@ -6,7 +6,7 @@ import numpy as np
 
 SPLITS = ("train", "val", "test")
 
-_TASK, _NOISE = 0, 1
+_TASK, _NOISE, _AUGMENTATION = 0, 1, 2
 
 
 def task_generator(seed: int, split: str, step: int, index: int) -> np.random.Generator:
@@ -17,6 +17,11 @@ def task_generator(seed: int, split: str, step: int, index: int) -> np.random.Ge
 def noise_seed(seed: int, split: str, step: int, index: int) -> int:
     """The seed of the noise that a method draws for one task."""
     return int(_philox(seed, split, step, index, _NOISE).random_raw() >> np.uint64(2))
+
+
+def augmentation_generator(seed: int, split: str, step: int, index: int) -> np.random.Generator:
+    """The generator of what is done to the pictures of one task."""
+    return np.random.Generator(_philox(seed, split, step, index, _AUGMENTATION))
 
 
 def check_address(seed: int, split: str, step: int = 0, index: int = 0) -> None:

@@ -23,8 +23,9 @@ from metamirror.methods import (
     warpgrad,
 )
 from metamirror.methods.metasgd import learned
-from metamirror.methods.registry import Method, Parts, parse_spec
+from metamirror.methods.registry import Method, Parts
 from metamirror.models import MODELS
+from metamirror.options import parse_spec
 
 METHODS: dict[str, Method] = {
     module.METHOD.key: module.METHOD

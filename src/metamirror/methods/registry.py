@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any, get_type_hints
+from dataclasses import dataclass, field
+from typing import Any
 
 from torch import nn
 
 from metamirror.geometry import Geometry
 from metamirror.objectives import Objective
-from metamirror.options import convert
+from metamirror.options import NoOptions, read_options
 
 
 @dataclass(frozen=True)
@@ -21,11 +21,6 @@ class Parts:
     geometry: Geometry | None = None
     objective: Objective | None = None
     adapts: list[str] | None = None
-
-
-@dataclass(frozen=True)
-class NoOptions:
-    """A method without options."""
 
 
 @dataclass(frozen=True)
@@ -54,30 +49,4 @@ class Method:
 
     def make_options(self, given: Mapping[str, Any]) -> Any:
         """The options object, from keywords or from the words of a command line."""
-        hints = get_type_hints(self.options)
-        known = [f.name for f in fields(self.options)]
-        values = {}
-        for name, value in given.items():
-            if name not in known:
-                rule = f"its options are {', '.join(known)}" if known else "it has no options"
-                raise ValueError(f"{self.key} has no option {name!r}; {rule}")
-            values[name] = convert(f"{self.key}:{name}", value, hints[name])
-        return self.options(**values)
-
-
-def parse_spec(spec: str) -> tuple[str, dict[str, str]]:
-    """Splits `key:option=value:option=value`.
-
-    >>> parse_spec("blockiaf:variant=released:scale=exponential")
-    ('blockiaf', {'variant': 'released', 'scale': 'exponential'})
-    """
-    key, *words = spec.split(":")
-    options: dict[str, str] = {}
-    for word in words:
-        name, equals, value = word.partition("=")
-        if not (name and equals and value):
-            raise ValueError(f"{spec!r}: {word!r} should read option=value")
-        if name in options:
-            raise ValueError(f"{spec!r} gives {name} twice")
-        options[name] = value
-    return key, options
+        return read_options(self.key, self.options, given)

@@ -1,0 +1,64 @@
+"""What is known of a published data set, and how its pictures are found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from metamirror.data.image_set import ImageClass
+from metamirror.data.layouts import Layout
+from metamirror.options import NoOptions
+
+
+@dataclass(frozen=True)
+class Download:
+    """An official file at a stable address."""
+
+    file: str
+    address: str
+    md5: str
+
+
+def as_stored(classes: Sequence[ImageClass], options: Any) -> tuple[ImageClass, ...]:
+    """The classes with the splits that were found on installation."""
+    return tuple(classes)
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A row of the registry.
+
+    Attributes:
+        name: what users type.
+        title: the name people say, and who made it.
+        licence: under which terms.
+        source: where people get it.
+        layouts: the forms in which it is accepted, tried in this order.
+        forms: the same in words, for when none fits.
+        size: height and width as stored.
+        channels: 1 for grey, 3 for colour.
+        classes: the official number of classes of each split.
+        pictures: the official number of pictures in all; None where copies differ.
+        md5: checksums of official files, by file name; only those known for certain.
+        downloads: official files at stable addresses; none where a licence or a form is between.
+        inverted: whether paper is white in the originals; ink is 1 here.
+        options: a frozen dataclass; its fields may follow the name.
+        arrange: (classes as stored, options) -> classes as used.
+    """
+
+    name: str
+    title: str
+    licence: str
+    source: str
+    layouts: Sequence[Layout]
+    forms: str
+    size: int
+    channels: int
+    classes: Mapping[str, int]
+    pictures: int | None
+    md5: Mapping[str, str] = field(default_factory=dict)
+    downloads: Sequence[Download] = ()
+    inverted: bool = False
+    options: type = NoOptions
+    arrange: Callable[[Sequence[ImageClass], Any], tuple[ImageClass, ...]] = as_stored

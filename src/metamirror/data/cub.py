@@ -1,0 +1,42 @@
+"""Caltech-UCSD Birds 200-2011 (Wah et al., 2011): 200 species of birds."""
+
+from __future__ import annotations
+
+import re
+
+from metamirror.data.benchmark import Benchmark, Download
+from metamirror.data.layouts import class_folders, split_folders
+
+ARCHIVE = Download(
+    "CUB_200_2011.tgz",
+    "https://data.caltech.edu/records/65de6-vp158/files/CUB_200_2011.tgz",
+    "97eceeb196236b17998738112f37df78",
+)
+
+
+def split_of(folder: str) -> str | None:
+    """The split of Chen et al. (2019): of four species two are for train, one val, one test.
+
+    >>> split_of("002.Laysan_Albatross")
+    'val'
+    """
+    match = re.fullmatch(r"(\d{3})\.\w.*", folder)
+    if match is None or not 1 <= int(match[1]) <= 200:
+        return None
+    return ("test", "train", "val", "train")[int(match[1]) % 4]
+
+
+CUB = Benchmark(
+    name="cub",
+    title="CUB-200-2011 (Wah et al., 2011; split of Chen et al., 2019)",
+    licence="research only: the pictures belong to their makers; non-commercial use",
+    source="https://data.caltech.edu/records/65de6-vp158",
+    layouts=[class_folders(split_of), split_folders],
+    forms="CUB_200_2011.tgz, packed or unpacked; or train/CLASS/*.jpg, val/..., test/...",
+    size=84,
+    channels=3,
+    classes={"train": 100, "val": 50, "test": 50},
+    pictures=11_788,
+    md5={ARCHIVE.file: ARCHIVE.md5},
+    downloads=[ARCHIVE],
+)

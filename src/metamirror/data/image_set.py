@@ -1,0 +1,59 @@
+"""Pictures of one data set: bytes in one array, and which rows of it belong to which class."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+Pixels = NDArray[np.uint8]
+"""(pictures, channels, height, width), bytes in 0..255; as a rule memory-mapped."""
+
+
+@dataclass(frozen=True)
+class ImageClass:
+    """Neighbouring rows of the array that show the same thing.
+
+    Attributes:
+        name: what it is called in the data set.
+        split: train, val or test.
+        start: its first row.
+        count: how many rows.
+        turns: quarter turns by which its pictures are rotated to make a class of its own.
+    """
+
+    name: str
+    split: str
+    start: int
+    count: int
+    turns: int = 0
+
+
+@dataclass(frozen=True)
+class ImageSet:
+    """A data set of pictures.
+
+    Attributes:
+        name: as users type it.
+        pixels: the pictures.
+        classes: in a fixed order, since tasks are drawn by position in it.
+    """
+
+    name: str
+    pixels: Pixels
+    classes: tuple[ImageClass, ...]
+
+    def of(self, split: str) -> list[ImageClass]:
+        """The classes of a split."""
+        return [c for c in self.classes if c.split == split]
+
+
+def with_quarter_turns(classes: Sequence[ImageClass]) -> tuple[ImageClass, ...]:
+    """Each class four times, as seen from four sides."""
+    return tuple(
+        replace(c, name=f"{c.name} {90 * turns}°" if turns else c.name, turns=turns)
+        for c in classes
+        for turns in range(4)
+    )

@@ -1,0 +1,126 @@
+"""Few-shot classification tasks drawn from a set of pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from metamirror.data.image_set import ImageSet, Pixels
+from metamirror.data.random import augmentation_generator, task_generator
+from metamirror.data.stream import TaskStream
+from metamirror.types import Batch, Task
+
+Numbers = NDArray[np.int64]
+Augment = Callable[[Pixels, np.random.Generator], Pixels]
+"""(pictures of one task in bytes, its own generator) -> pictures of the same shape."""
+
+
+class ImageTasks(TaskStream):
+    """Tasks of `ways` classes, each with `shots` support and `queries` query pictures.
+
+    Classes and pictures are drawn without replacement. The label of a class is its place in the
+    draw, so that it says nothing from one task to the next.
+
+    Args:
+        images: the data set.
+        split: train, val or test.
+        ways: classes of a task.
+        shots: support pictures of each class.
+        queries: query pictures of each class.
+        seed: of every draw.
+        batch: tasks of a step.
+        augment: changes the pictures of each task; nothing by default, as in the paper.
+    """
+
+    def __init__(
+        self,
+        images: ImageSet,
+        split: str,
+        *,
+        ways: int,
+        shots: int,
+        queries: int,
+        seed: int,
+        batch: int,
+        augment: Augment | None = None,
+    ):
+        super().__init__(split, shots, queries, seed, batch)
+        self.images, self.classes, self.augment = images, images.of(split), augment
+        if ways < 2:
+            raise ValueError(f"ways is {ways}; a task needs at least 2 classes")
+        if ways > len(self.classes):
+            raise ValueError(
+                f"ways is {ways}, but the {split} split of {images.name} has "
+                f"{len(self.classes)} classes: lower ways, or add classes"
+            )
+        few = min(self.classes, key=lambda c: c.count)
+        if few.count < shots + queries:
+            raise ValueError(
+                f"class {few.name!r} of {images.name} has {few.count} pictures, but shots + "
+                f"queries is {shots} + {queries}: lower them, or add pictures to that class"
+            )
+        self.outputs = ways
+        self.example_shape = tuple(images.pixels.shape[1:])
+        self._counts = np.array([c.count for c in self.classes])
+        self._starts = np.array([c.start for c in self.classes])
+        self._turns = np.array([c.turns for c in self.classes])
+        self._labels = torch.arange(ways)
+
+    def draw(self, step: int, indices: Sequence[int]) -> tuple[Numbers, Numbers]:
+        """Tasks as numbers: classes (tasks, ways) and rows (tasks, ways, shots + queries)."""
+        each = self.shots + self.queries
+        classes = np.empty((len(indices), self.outputs), np.int64)
+        keys = np.empty((len(indices), self.outputs, int(self._counts.max())))
+        for i, index in enumerate(indices):
+            random = task_generator(self.seed, self.split, step, index)
+            classes[i] = random.choice(len(self.classes), self.outputs, replace=False)
+            random.random(out=keys[i])
+        # The pictures with the smallest random keys: drawing without replacement, in one go.
+        keys[np.arange(keys.shape[-1]) >= self._counts[classes, None]] = 2.0
+        rows = np.argpartition(keys, each - 1)[..., :each]
+        order = np.take_along_axis(keys, rows, -1).argsort()
+        return classes, np.take_along_axis(rows, order, -1) + self._starts[classes, None]
+
+    def names(self, step: int, index: int) -> list[str]:
+        """What the classes of a task are called, by label."""
+        return [self.classes[c].name for c in self.draw(step, [index])[0][0]]
+
+    def task(self, step: int, index: int) -> Task:
+        support, query = self.stack(step, [index])
+        return Task(Batch(support.x[0], support.y[0]), Batch(query.x[0], query.y[0]))
+
+    def stack(self, step: int, indices: Iterable[int]) -> Task:
+        indices = list(indices)
+        classes, rows = self.draw(step, indices)
+        pictures = self.images.pixels[rows]
+        for turns in (1, 2, 3):
+            turned = self._turns[classes] == turns
+            if turned.any():
+                pictures[turned] = np.rot90(pictures[turned], turns, axes=(-2, -1))
+        if self.augment is not None:
+            for i, index in enumerate(indices):
+                pictures[i] = self._augmented(pictures[i], step, index)
+        support, query = pictures[:, :, : self.shots], pictures[:, :, self.shots :]
+        return Task(self._batch(support), self._batch(query))
+
+    def _augmented(self, pictures: Pixels, step: int, index: int) -> Pixels:
+        assert self.augment is not None
+        random = augmentation_generator(self.seed, self.split, step, index)
+        flat = pictures.reshape(-1, *self.example_shape)
+        changed = self.augment(flat.copy(), random)
+        if changed.shape != flat.shape or changed.dtype != np.uint8:
+            raise ValueError(
+                f"augment gave {changed.dtype} {changed.shape} for uint8 {flat.shape}; it must "
+                f"keep type and shape"
+            )
+        return changed.reshape(pictures.shape)
+
+    def _batch(self, pictures: Pixels) -> Batch:
+        tasks, ways, each = pictures.shape[:3]
+        x: Tensor = torch.from_numpy(pictures.reshape(tasks, ways * each, *self.example_shape))
+        y = self._labels.repeat_interleave(each).repeat(tasks, 1)
+        return Batch(x.to(torch.float32).div_(255), y)

@@ -1,0 +1,45 @@
+"""miniImageNet and tieredImageNet: classes of ImageNet, in the splits that made them benchmarks."""
+
+from __future__ import annotations
+
+from metamirror.data.benchmark import Benchmark
+from metamirror.data.layouts import split_folders, split_lists
+from metamirror.data.pickled_splits import split_images_and_labels, split_pickles
+
+LICENCE = "research only: ImageNet's terms, non-commercial, not to be passed on"
+
+MINI_IMAGENET = Benchmark(
+    name="mini-imagenet",
+    title="miniImageNet (Vinyals et al., 2016; split of Ravi & Larochelle, 2017)",
+    licence=LICENCE,
+    source=(
+        "pictures: ImageNet (image-net.org, after registration), cut to the lists "
+        "{train,val,test}.csv in github.com/twitter-research/meta-learning-lstm; ready-made copies "
+        "are passed around as mini-imagenet-cache-*.pkl or as images with those lists"
+    ),
+    layouts=[split_lists, split_pickles, split_folders],
+    forms=(
+        "images with train.csv, val.csv and test.csv; or one pickle for each split; or "
+        "train/CLASS/*.jpg, val/..., test/..."
+    ),
+    size=84,
+    channels=3,
+    classes={"train": 64, "val": 16, "test": 20},
+    pictures=60_000,
+)
+
+TIERED_IMAGENET = Benchmark(
+    name="tiered-imagenet",
+    title="tieredImageNet (Ren et al., 2018)",
+    licence=LICENCE,
+    source="github.com/renmengye/few-shot-ssl-public links train_images_png.pkl and the others",
+    layouts=[split_images_and_labels, split_folders, split_pickles],
+    forms=(
+        "{train,val,test}_images_png.pkl (or _images.npz) with {train,val,test}_labels.pkl; or "
+        "train/CLASS/*.jpg, val/..., test/..."
+    ),
+    size=84,
+    channels=3,
+    classes={"train": 351, "val": 97, "test": 160},
+    pictures=779_165,
+)

@@ -1,0 +1,259 @@
+"""Where installed pictures live: one array file and one index for each data set.
+
+The index is written last and atomically, and names its array file. Whatever happens before that
+leaves what was there untouched; whatever it leaves behind, the next installation removes.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import platformdirs
+from filelock import FileLock, Timeout
+
+from metamirror.data.image_set import ImageClass, ImageSet, Pixels
+from metamirror.data.random import SPLITS
+from metamirror.files import read_json, sync_folder, write_json
+
+FORMAT = 1
+CHUNK = 1 << 22
+
+Rows = Iterable[tuple[int, Pixels | None]]
+"""(row, one picture (channels, height, width)), in any order; None is a picture left out."""
+
+
+def data_home(data_dir: str | Path | None = None) -> Path:
+    """The folder of installed data: given, or $METAMIRROR_HOME, or the platform's own."""
+    chosen = data_dir or os.environ.get("METAMIRROR_HOME")
+    return Path(chosen).expanduser() if chosen else Path(platformdirs.user_data_dir("metamirror"))
+
+
+class Store:
+    """Installed data sets in one folder.
+
+    Args:
+        root: the folder; made when something is installed.
+    """
+
+    def __init__(self, root: Path):
+        self.root = root
+
+    def names(self) -> list[str]:
+        """What is installed."""
+        return sorted(path.stem for path in self.root.glob("*.json"))
+
+    def holds(self, name: str) -> bool:
+        """Whether a data set is installed."""
+        return self._index(name).is_file()
+
+    def facts(self, name: str) -> dict[str, Any]:
+        """The index of a data set, checked for what the rest relies on."""
+        path = self._index(name)
+        found = read_json(path)
+        try:
+            _check_index(found)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"{path} is not an index of format {FORMAT} ({error}): add {name} again"
+            ) from error
+        array = self.root / found["array"]
+        expected = int(np.prod(found["shape"]))
+        if not array.is_file():
+            raise ValueError(f"{array} is missing, though {path} names it: add {name} again")
+        if array.stat().st_size != expected:
+            raise ValueError(
+                f"{array} has {array.stat().st_size} bytes instead of {expected}: add {name} again"
+            )
+        facts: dict[str, Any] = found
+        return facts
+
+    def open(self, name: str) -> ImageSet:
+        """A data set, its pictures memory-mapped."""
+        facts = self.facts(name)
+        pixels = np.memmap(self.root / facts["array"], np.uint8, "r", shape=tuple(facts["shape"]))
+        classes = tuple(ImageClass(**c) for c in facts["classes"])
+        return ImageSet(name, pixels, classes)
+
+    def check(self, name: str) -> dict[str, Any]:
+        """The index, after every byte of the array was compared with its checksum."""
+        facts = self.facts(name)
+        array = self.root / facts["array"]
+        if (found := sha256_of(array)) != facts["sha256"]:
+            raise ValueError(
+                f"{array} is damaged: its sha256 is {found[:16]}… instead of "
+                f"{facts['sha256'][:16]}…; add {name} again"
+            )
+        return facts
+
+    def keep(self, name: str, key: str, value: object, install: Callable[[], object]) -> None:
+        """Installs what can be made again, unless what is there was made from the same."""
+
+        def current() -> bool:
+            try:
+                return self.holds(name) and self.facts(name).get(key) == value
+            except ValueError:
+                return False  # damaged: make it again
+
+        # Looked at first without the lock, so that a folder that cannot be written to will do.
+        if not current():
+            with self.locked(name, wait=True):
+                if not current():
+                    install()
+
+    @contextmanager
+    def locked(self, name: str, *, wait: bool) -> Iterator[None]:
+        """Keeps other processes from installing the same data set at the same time.
+
+        The lock is the operating system's: a process that was killed holds it no longer.
+        """
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            with FileLock(self.root / f".{name}.lock", timeout=-1 if wait else 0):
+                yield
+        except Timeout:
+            raise ValueError(
+                f"another process is adding {name} to {self.root}: wait until it has finished"
+            ) from None
+        except PermissionError as error:
+            raise PermissionError(
+                f"{self.root} cannot be written to ({error}): set METAMIRROR_HOME, or --data-dir, "
+                f"to a folder of yours"
+            ) from error
+
+    def install(
+        self,
+        name: str,
+        shape: tuple[int, int, int],
+        classes: Sequence[ImageClass],
+        rows: Rows,
+        about: dict[str, Any],
+    ) -> int:
+        """Writes pictures of one shape and an index; returns how many were left out.
+
+        Call it inside `locked`. Rows that are left out are closed up, class by class.
+        """
+        self._clean(name)
+        part = self.root / f".{name}.part"
+        total, size = sum(c.count for c in classes), int(np.prod(shape))
+        missing: list[int] = []
+        try:
+            with part.open("wb+") as file:
+                for row, picture in rows:
+                    if picture is None:
+                        missing.append(row)
+                        continue
+                    if picture.shape != shape or picture.dtype != np.uint8:
+                        raise ValueError(
+                            f"{name}: row {row} has shape {picture.shape}, not {shape}"
+                        )
+                    # Written, not mapped: a full disk is then an error and not a signal.
+                    file.seek(row * size)
+                    file.write(picture.tobytes())
+                classes = close_up(classes, missing, file, size)
+                file.truncate((total - len(missing)) * size)
+                file.flush()
+                os.fsync(file.fileno())
+            digest = sha256_of(part)
+            array = self.root / f"{name}.{digest[:16]}.bytes"
+            os.replace(part, array)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise
+            raise OSError(
+                f"{name} needs {total * size / 2**20:,.0f} MB in {self.root}, where there is no "
+                f"room ({error.strerror}): make some, or choose another folder with --data-dir"
+            ) from error
+        finally:
+            part.unlink(missing_ok=True)
+        sync_folder(self.root)
+        index = {
+            "format": FORMAT,
+            "name": name,
+            "array": array.name,
+            "sha256": digest,
+            "shape": [total - len(missing), *shape],
+            "left_out": len(missing),
+            **about,
+            "classes": [asdict(c) for c in classes],
+        }
+        write_json(self._index(name), index)
+        self._clean(name)
+        return len(missing)
+
+    def _index(self, name: str) -> Path:
+        if not re.fullmatch(r"[a-z0-9][a-z0-9@-]*", name):
+            raise ValueError(f"{name!r} is no name of a data set")
+        return self.root / f"{name}.json"
+
+    def _clean(self, name: str) -> None:
+        """Removes arrays that no index names: leftovers of a killed or superseded installation."""
+        index = self._index(name)
+        kept = None
+        if index.is_file():
+            try:
+                kept = read_json(index).get("array")
+            except (ValueError, AttributeError):
+                kept = None
+        for path in self.root.glob(f"{name}.*.bytes"):
+            if path.name != kept:
+                path.unlink(missing_ok=True)
+
+
+def close_up(
+    classes: Sequence[ImageClass], missing: Sequence[int], file: BinaryIO, size: int
+) -> list[ImageClass]:
+    """The classes without the missing rows, whose followers move up in the file."""
+    if not missing:
+        return list(classes)
+    gone, kept, target = set(missing), [], 0
+    for c in classes:
+        start = target
+        for row in range(c.start, c.start + c.count):
+            if row in gone:
+                continue
+            if row != target:
+                file.seek(row * size)
+                picture = file.read(size)
+                file.seek(target * size)
+                file.write(picture)
+            target += 1
+        kept.append(ImageClass(c.name, c.split, start, target - start, c.turns))
+    return kept
+
+
+def sha256_of(path: Path, progress: Callable[[int], None] | None = None) -> str:
+    """The checksum of a file, read in pieces."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while piece := file.read(CHUNK):
+            digest.update(piece)
+            if progress is not None:
+                progress(len(piece))
+    return digest.hexdigest()
+
+
+def _check_index(found: Any) -> None:
+    if found["format"] != FORMAT:
+        raise ValueError(f"format is {found['format']!r}")
+    shape = found["shape"]
+    if len(shape) != 4 or not all(type(n) is int and n > 0 for n in shape):
+        raise ValueError(f"shape is {shape!r}")
+    if not re.fullmatch(r"[a-z0-9@.-]+\.bytes", found["array"]):
+        raise ValueError(f"array is {found['array']!r}")
+    str(found["sha256"])[0]
+    end = 0
+    for c in (ImageClass(**c) for c in found["classes"]):
+        if c.split not in SPLITS or c.start != end or type(c.count) is not int or c.count < 0:
+            raise ValueError(f"class {c.name!r} is {c}")
+        end = c.start + c.count
+    if end != shape[0]:
+        raise ValueError(f"the classes hold {end} pictures and the array {shape[0]}")

@@ -1,0 +1,163 @@
+"""The user's own pictures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sources
+
+import metamirror as mm
+from metamirror.data import open_images
+from metamirror.data.store import Store
+
+
+@pytest.fixture(autouse=True)
+def store(tmp_path: Path, monkeypatch) -> Store:
+    monkeypatch.setenv("METAMIRROR_HOME", str(tmp_path / "home"))
+    return Store(tmp_path / "home")
+
+
+def pets(root: Path, classes: int = 10, each: int = 6) -> Path:
+    """Pictures of all kinds and sizes."""
+    kinds = ("png", "jpeg", "webp", "bmp")
+    suffix = {"jpeg": "jpg"}
+    files = {
+        f"pet {c}/{i}.{suffix.get(kinds[i % 4], kinds[i % 4])}": sources.picture(
+            20 * c + i, 30 + 11 * i, kinds[i % 4]
+        )
+        for c in range(classes)
+        for i in range(each)
+    }
+    return sources.write_folder(root, files | {"notes.txt": b"mine", "pet 0/list.csv": b""})
+
+
+def test_sub_folders_are_classes_and_pictures_are_resized(tmp_path):
+    folder = pets(tmp_path / "pets")
+    images = open_images(f"folder:{folder}", image_size=32)
+    assert images.pixels.shape == (60, 3, 32, 32)
+    assert {c.count for c in images.classes} == {6}
+    assert {s: len(images.of(s)) for s in ("train", "val", "test")} == {
+        "train": 6,
+        "val": 2,
+        "test": 2,
+    }
+    for c in images.classes:
+        number = int(c.name.split()[1])
+        found = images.pixels[c.start : c.start + 6, :, 16, 16].astype(int)
+        for i, (red, green, blue) in enumerate(found):
+            value = 20 * number + i
+            assert abs(red - value) + abs(green - 255 + value) + abs(blue - value // 2) < 12
+    task = mm.tasks(f"folder:{folder}", ways=5, shots=1, queries=3, image_size=32)[0]
+    assert task.support.x.shape == (4, 5, 3, 32, 32)
+
+
+def test_the_split_is_seeded(tmp_path):
+    folder = pets(tmp_path / "pets")
+
+    def split(spec: str) -> dict[str, str]:
+        return {c.name: c.split for c in open_images(spec, image_size=16).classes}
+
+    first = split(f"folder:{folder}")
+    assert first == split(f"folder:{folder}")
+    others = [split(f"folder:{folder}:split_seed={seed}") for seed in (1, 2, 3)]
+    assert any(other != first for other in others)
+    for other in [first, *others]:
+        assert sorted(other.values()) == ["test"] * 2 + ["train"] * 6 + ["val"] * 2
+
+
+@pytest.mark.parametrize("word", ["val", "valid", "validation"])
+def test_sub_folders_may_be_the_split(word, tmp_path):
+    folder = sources.write_folder(tmp_path / "x", sources.folders(("train", word, "test")))
+    images = open_images(f"folder:{folder}", image_size=16)
+    assert {s: len(images.of(s)) for s in sources.SPLITS} == sources.SPLITS
+
+
+def test_grey_pictures_stay_grey_and_one_coloured_makes_all_coloured(tmp_path):
+    files = {
+        f"c{c}/{i}.png": sources.picture(9 * c + i, mode="L") for c in range(3) for i in range(2)
+    }
+    folder = sources.write_folder(tmp_path / "x", files)
+    assert open_images(f"folder:{folder}", image_size=16).pixels.shape == (6, 1, 16, 16)
+    sources.write_folder(folder, {"c0/colour.png": sources.picture(7)})
+    images = open_images(f"folder:{folder}", image_size=16)
+    assert images.pixels.shape == (7, 3, 16, 16)
+
+
+def test_it_is_converted_once_and_again_when_the_folder_changes(tmp_path, store):
+    folder = pets(tmp_path / "pets", classes=3)
+    open_images(f"folder:{folder}", image_size=16)
+    (name,) = store.names()
+    made = (store.root / store.facts(name)["array"]).stat().st_mtime_ns
+    again = open_images(f"folder:{folder}", image_size=16)
+    assert (store.root / store.facts(name)["array"]).stat().st_mtime_ns == made
+    assert len(again.pixels) == 18
+    (folder / "pet 1" / "0.png").unlink()
+    assert len(open_images(f"folder:{folder}", image_size=16).pixels) == 17
+    assert store.names() == [name]
+
+
+def test_a_picture_that_cannot_be_read_is_named_or_skipped(tmp_path, store, capsys):
+    from metamirror.cli import main
+
+    folder = pets(tmp_path / "pets", classes=3)
+    (folder / "pet 1" / "0.png").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"pet 1/0\.png.*--skip-bad"):
+        open_images(f"folder:{folder}")
+    assert main(["data", "add", f"folder:{folder}", "--skip-bad"]) == 0
+    captured = capsys.readouterr()
+    assert "3 classes (1/1/1 for train/val/test) x 5 to 6 pictures = 17" in captured.out
+    assert "1 left out" in captured.out
+    assert main(["data", "check", f"folder:{folder}"]) == 0
+    images = open_images(f"folder:{folder}")
+    assert sorted(c.count for c in images.classes) == [5, 6, 6]
+
+
+WRONG = {
+    "no path": ("folder:", "names no folder"),
+    "no such folder": ("folder:/nowhere/at/all", "/nowhere/at/all"),
+    "too few classes": ("folder:{tmp}/two", "2 sub-folders"),
+    "nothing in it": ("folder:{tmp}/empty", "empty"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_is_no_folder_of_pictures_is_named(case, tmp_path):
+    spec, message = WRONG[case]
+    pets(tmp_path / "two", classes=2)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match=message):
+        open_images(spec.format(tmp=tmp_path))
+
+
+def test_training_on_ones_own_pictures(tmp_path):
+    from metamirror.cli import main
+
+    folder = pets(tmp_path / "pets", classes=15)
+    words = "--ways 2 --shots 1 --queries 2 --steps 1 --iterations 2 --width 4 --image-size 16"
+    run = str(tmp_path / "run")
+    assert (
+        main(
+            [
+                "train",
+                "--method",
+                "maml",
+                "--data",
+                f"folder:{folder}",
+                *words.split(),
+                "--out",
+                run,
+            ]
+        )
+        == 0
+    )
+    assert main(["evaluate", run, "--tasks", "3", "--json"]) == 0
+
+
+def test_pictures_are_not_written_to(tmp_path):
+    folder = pets(tmp_path / "pets", classes=3)
+    before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    open_images(f"folder:{folder}")
+    assert before == {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    assert isinstance(open_images(f"folder:{folder}").pixels, np.memmap)
