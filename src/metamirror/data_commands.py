@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.table import Table
 
 from metamirror.data import BENCHMARKS, ImageTasks, open_images, tasks
-from metamirror.data.install import add as install
-from metamirror.data.install import differences, download
+from metamirror.data.benchmarks.install import add as install
+from metamirror.data.benchmarks.install import differences, download
 from metamirror.data.opening import folder_name, open_folder, open_glyphs
 from metamirror.data.random import SPLITS
 from metamirror.data.store import Store, data_home

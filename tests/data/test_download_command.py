@@ -14,8 +14,9 @@ import sources
 
 from metamirror import data_commands
 from metamirror.cli import main
-from metamirror.data import BENCHMARKS, install
-from metamirror.data.benchmark import Download
+from metamirror.data import BENCHMARKS
+from metamirror.data.benchmarks import install
+from metamirror.data.benchmarks.benchmark import Download
 from metamirror.data.store import Store
 
 

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageFont
 
-from metamirror.data import letters as letters_module
-from metamirror.data.faces import FACES, bitmap, shows
 from metamirror.data.glyphs import Letter, letters, render, render_letter, versions
-from metamirror.data.letters import candidates
+from metamirror.data.glyphs import alphabet as letters_module
+from metamirror.data.glyphs.alphabet import candidates
+from metamirror.data.glyphs.faces import FACES, bitmap, shows
 from metamirror.data.random import SPLITS
 
 RECORDED_AT = {
@@ -137,9 +137,9 @@ def test_blank_and_missing_glyphs_never_appear():
 def test_a_glyph_that_is_the_missing_box_does_not_count(monkeypatch):
     """As in a font whose character map promises more than its outlines hold."""
     known = letters_module.characters
-    monkeypatch.setattr(
-        "metamirror.data.faces.characters", lambda face: known(face) | {"\U00013000", "\u2003"}
-    )
+    extra = {"\U00013000", "\u2003"}
+    where = "metamirror.data.glyphs.faces.characters"
+    monkeypatch.setattr(where, lambda face: known(face) | extra)
     assert not shows("DejaVuSans", "\U00013000")
     assert not shows("DejaVuSans", "\u2003")
 
@@ -203,7 +203,7 @@ def test_another_seed_gives_other_pixels(rendered):
 def test_the_pixels_of_a_class_do_not_depend_on_the_others(rendered, monkeypatch):
     pixels, classes = rendered
     few = classes[700:703]
-    monkeypatch.setattr("metamirror.data.glyphs.letters", lambda: few[::-1])
+    monkeypatch.setattr("metamirror.data.glyphs.drawing.letters", lambda: few[::-1])
     alone, chosen = render(seed=3)
     assert chosen == few[::-1]
     assert np.array_equal(alone.reshape(3, 24, 28, 28), pixels[700:703][::-1])

@@ -12,7 +12,7 @@ import sources
 
 import metamirror as mm
 from metamirror.data import BENCHMARKS, open_images
-from metamirror.data.install import add
+from metamirror.data.benchmarks.install import add
 from metamirror.data.store import Store
 
 LAYOUTS = {
@@ -119,8 +119,8 @@ def test_omniglot_has_quarter_turns_in_every_split_by_default(tmp_path, store):
 
 
 def test_omniglots_partitions_have_their_sizes_and_are_disjoint():
+    from metamirror.data.benchmarks.omniglot import OmniglotOptions, arrange
     from metamirror.data.image_set import ImageClass
-    from metamirror.data.omniglot import OmniglotOptions, arrange
 
     classes = [ImageClass(f"{i:04}", "train", 20 * i, 20) for i in range(1623)]
     found = arrange(classes, OmniglotOptions("finn", turns=False))
@@ -158,8 +158,8 @@ def test_cifar_has_its_two_splits(tmp_path, store):
 
 
 def test_official_splits_are_complete():
-    from metamirror.data.cifar import SPLIT_OF_COARSE, SPLIT_OF_FINE
-    from metamirror.data.cub import split_of
+    from metamirror.data.benchmarks.cifar import SPLIT_OF_COARSE, SPLIT_OF_FINE
+    from metamirror.data.benchmarks.cub import split_of
 
     def counts(values):
         values = list(values)

@@ -13,8 +13,8 @@ import pytest
 import sources
 
 from metamirror.data import BENCHMARKS
+from metamirror.data.benchmarks.install import add
 from metamirror.data.image_set import ImageClass
-from metamirror.data.install import add
 from metamirror.data.store import Store, data_home
 
 fork = multiprocessing.get_context("fork")

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from metamirror.data.augment import augmentation
+from metamirror.data.benchmarks import BENCHMARKS
 from metamirror.data.image_set import ImageClass, ImageSet
 from metamirror.data.image_tasks import Augment, ImageTasks
-from metamirror.data.opening import BENCHMARKS, IMAGE_SETS, open_images
+from metamirror.data.opening import IMAGE_SETS, open_images
 from metamirror.data.sinusoid import Sinusoid
 from metamirror.data.stream import TaskStream
 

@@ -8,9 +8,9 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from metamirror.data.archive import Source
-from metamirror.data.layouts import Found, files, picture_names, split_folders
-from metamirror.data.pictures import is_grey
+from metamirror.data.benchmarks.layouts import Found, files, picture_names, split_folders
+from metamirror.data.reading.archive import Source
+from metamirror.data.reading.pictures import is_grey
 
 FOLDER_SIZE = 84
 """Height and width unless the user says otherwise: that of the common benchmarks."""

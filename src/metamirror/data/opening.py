@@ -7,23 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from metamirror.data import glyphs
-from metamirror.data.archive import open_source
-from metamirror.data.benchmark import Benchmark
-from metamirror.data.cifar import CIFAR_FS, FC100
-from metamirror.data.cub import CUB
+from metamirror.data.benchmarks import BENCHMARKS
+from metamirror.data.benchmarks.install import Conversion, write
 from metamirror.data.folder import FOLDER_SIZE, find_folder, fingerprint, parse_folder
 from metamirror.data.image_set import ImageClass, ImageSet
-from metamirror.data.imagenet import MINI_IMAGENET, TIERED_IMAGENET
-from metamirror.data.install import Conversion, write
-from metamirror.data.omniglot import OMNIGLOT
-from metamirror.data.pictures import fit
+from metamirror.data.reading.archive import open_source
+from metamirror.data.reading.pictures import fit
 from metamirror.data.store import Rows, Store, data_home
 from metamirror.options import parse_spec, read_options
 from metamirror.progress import Progress
 
-BENCHMARKS: dict[str, Benchmark] = {
-    b.name: b for b in (OMNIGLOT, MINI_IMAGENET, TIERED_IMAGENET, CIFAR_FS, FC100, CUB)
-}
 IMAGE_SETS = ("glyphs", *BENCHMARKS, "folder:PATH")
 MIN_SIZE, MAX_SIZE = 8, 1024
 

@@ -16,10 +16,8 @@ import PIL
 from numpy.typing import NDArray
 from PIL import features
 
-from metamirror.data.faces import bitmap, files_digest
-from metamirror.data.letters import Letter, letters
-
-__all__ = ["FORMAT", "SIDE", "Letter", "letters", "render", "render_letter", "versions"]
+from metamirror.data.glyphs.alphabet import Letter, letters
+from metamirror.data.glyphs.faces import bitmap, files_digest
 
 FORMAT = 1
 """To be raised with every change that alters pixels or classes."""

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from metamirror.data.pickled_arrays import Arrays, Refused, Unfinished, word
+from metamirror.data.reading.pickled_arrays import Arrays, Refused, Unfinished, word
 
 _MOST = 10_000_000
 """The most containers and remembered objects: tieredImageNet has two million."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from metamirror.data.packed import LIMIT, MAX_ENTRIES, Packed, Tar, Zip, bounded, visible
+from metamirror.data.reading.packed import LIMIT, MAX_ENTRIES, Packed, Tar, Zip, bounded, visible
 
 _SUFFIXES = re.compile(r"\.(zip|tar|tgz|tbz2?|txz|tar\.(gz|bz2|xz))$", re.IGNORECASE)
 

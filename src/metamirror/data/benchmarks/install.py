@@ -10,13 +10,13 @@ from pathlib import Path
 
 import numpy as np
 
-from metamirror.data.archive import Source, open_source
-from metamirror.data.benchmark import Benchmark
-from metamirror.data.download import fetch
+from metamirror.data.benchmarks.benchmark import Benchmark
+from metamirror.data.benchmarks.layouts import Content, Found, FoundClass, Key
 from metamirror.data.image_set import ImageClass
-from metamirror.data.layouts import Content, Found, FoundClass, Key
-from metamirror.data.pictures import BadPicture, decode, fit
 from metamirror.data.random import SPLITS
+from metamirror.data.reading.archive import Source, open_source
+from metamirror.data.reading.download import fetch
+from metamirror.data.reading.pictures import BadPicture, decode, fit
 from metamirror.data.store import CHUNK, Rows, Store
 from metamirror.progress import Progress
 from metamirror.version import __version__

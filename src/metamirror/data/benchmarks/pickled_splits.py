@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metamirror.data import safe_pickle
-from metamirror.data.archive import Source
-from metamirror.data.layouts import LARGE, Content, Found, FoundClass, Key
+from metamirror.data.benchmarks.layouts import LARGE, Content, Found, FoundClass, Key
 from metamirror.data.random import SPLITS
+from metamirror.data.reading import safe_pickle
+from metamirror.data.reading.archive import Source
 
 PACKED = re.compile(r"(?:^|[-_.])(train|val|test)\.(?:pkl|pickle)$")
 IMAGES = re.compile(r"(?:^|[-_.])(train|val|test)_images(?:_png\.pkl|\.npz)$")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from metamirror.data.benchmark import Benchmark, Download
-from metamirror.data.layouts import class_folders, split_folders
+from metamirror.data.benchmarks.benchmark import Benchmark, Download
+from metamirror.data.benchmarks.layouts import class_folders, split_folders
 
 ARCHIVE = Download(
     "CUB_200_2011.tgz",

@@ -12,9 +12,9 @@ from pathlib import PurePosixPath
 import numpy as np
 from numpy.typing import NDArray
 
-from metamirror.data.archive import Source
-from metamirror.data.pictures import SUFFIXES
 from metamirror.data.random import SPLITS
+from metamirror.data.reading.archive import Source
+from metamirror.data.reading.pictures import SUFFIXES
 
 Key = tuple[str, int]
 """A picture's place: an entry of the source, and its number inside it (0 for a picture file)."""

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from metamirror.data.benchmarks.layouts import Layout
 from metamirror.data.image_set import ImageClass
-from metamirror.data.layouts import Layout
 from metamirror.options import NoOptions
 
 

@@ -9,10 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metamirror.data import safe_pickle
-from metamirror.data.archive import Source
-from metamirror.data.benchmark import Benchmark, Download
-from metamirror.data.layouts import (
+from metamirror.data.benchmarks.benchmark import Benchmark, Download
+from metamirror.data.benchmarks.layouts import (
     LARGE,
     Content,
     Found,
@@ -22,8 +20,10 @@ from metamirror.data.layouts import (
     class_folders,
     split_folders,
 )
-from metamirror.data.pickled_splits import split_pickles
+from metamirror.data.benchmarks.pickled_splits import split_pickles
 from metamirror.data.random import SPLITS
+from metamirror.data.reading import safe_pickle
+from metamirror.data.reading.archive import Source
 
 FINE = {
     "train": """
