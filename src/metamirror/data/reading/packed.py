@@ -29,7 +29,7 @@ MAX_ENTRIES = 5_000_000
 """The most files of one source."""
 
 _CHUNK = 2**20
-_MAX_HEADER = 2**16
+_MAX_HEADER = 2**14  # names have 4,096 bytes at most, and tarfile takes long over long headers
 _MAX_LETTERS = 2**29
 _DRIVE = re.compile(r"[A-Za-z]:")
 
@@ -192,7 +192,7 @@ class _Forward:
     """
 
     def __init__(self, path: Path):
-        size = path.stat().st_size
+        self._path, size = path, path.stat().st_size
         with path.open("rb") as raw:
             magic = raw.read(6)
         opener = next((o for m, o in _COMPRESSIONS.items() if magic.startswith(m)), None)
@@ -214,19 +214,28 @@ class _Forward:
         """The next bytes, fewer only at the end."""
         data = self._file.read(size)
         self._at += len(data)
-        if self._at > self._most:
-            raise tarfile.ReadError(f"it unpacks to more than {self._most:,} bytes")
+        self._check(self._at)
         return data
 
     def seek(self, place: int) -> None:
-        if not self._at <= place <= self._most:
-            raise tarfile.ReadError(f"an entry at {place:,} of at most {self._most:,} bytes")
+        if place < self._at:
+            raise tarfile.ReadError(f"a header leads back from {self._at:,} to {place:,}")
+        self._check(place)
         if self._plain:
             self._file.seek(place)
             self._at = place
         while self._at < place:
             if not self.take(min(_CHUNK, place - self._at)):
                 raise EOFError("it ends within an entry")
+
+    def _check(self, place: int) -> None:
+        if place > self._most and self._plain:
+            raise EOFError("it ends within an entry")
+        if place > self._most:
+            raise RefusedFile(
+                f"{self._path} unpacks to more than {self._most:,} bytes, so it is not read; if "
+                f"you trust the archive, unpack it yourself and give the folder"
+            )
 
     def finish(self) -> None:
         """Reads what is left of a compressed file, so that its checksum is compared."""
