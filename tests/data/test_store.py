@@ -204,21 +204,24 @@ def test_killed_at_any_moment_adding_leaves_the_old_state_or_the_new(tmp_path):
         assert process.exitcode == 0
         return Store(home).check("mini-imagenet")["sha256"]
 
-    home, seen = tmp_path / "home", set()
+    home = tmp_path / "home"
     before = finish(old, home)
     began = time.monotonic()
     after = finish(new, tmp_path / "undisturbed")
     duration = time.monotonic() - began
-    for attempt in range(40):
+    killed_late = attempt = 0
+    # Later and later, until some kills fall after the moment of change, however slow the machine.
+    while killed_late < 3:
         process = start(new, home)
-        time.sleep(duration * attempt / 30)
+        time.sleep(duration * attempt / 25)
         process.kill()
         process.join()
         found = Store(home).check("mini-imagenet")["sha256"]
         assert found in (before, after)
-        seen.add(found)
         if found == after:
+            killed_late += 1
             assert finish(old, home) == before, "back to the old state, for the next kill"
-    assert seen == {before, after}, "kills fell before and after the moment of change"
+        attempt += 1
+    assert attempt > 10, "kills fell before it, too"
     assert finish(new, home) == after
     assert not list(home.glob("*.part"))
