@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from metamirror import checkpoint
+from metamirror.build import build_stream
 from metamirror.config import RunConfig
 from metamirror.data import TaskStream
 from metamirror.files import read_json
 from metamirror.learner import Learner
 from metamirror.options import convert
 from metamirror.progress import Progress
-from metamirror.train import build_stream
 from metamirror.types import Batch, loss_for
 
 
