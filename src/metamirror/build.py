@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -14,7 +15,9 @@ from metamirror.learner import Learner
 from metamirror.methods import make_learner
 
 
-def build_stream(config: RunConfig, split: str, *, batch: int | None = None) -> TaskStream:
+def build_stream(
+    config: RunConfig, split: str, *, batch: int | None = None, data_dir: Path | None = None
+) -> TaskStream:
     """The tasks of a run."""
     return tasks(
         config.data,
@@ -25,6 +28,7 @@ def build_stream(config: RunConfig, split: str, *, batch: int | None = None) -> 
         seed=config.seed,
         batch=config.tasks_per_step if batch is None else batch,
         image_size=config.image_size,
+        data_dir=data_dir,
     )
 
 
@@ -45,13 +49,15 @@ def build_model(config: RunConfig, stream: TaskStream) -> nn.Module:
 def build_learner(config: RunConfig, stream: TaskStream) -> Learner:
     """The learner of a run, at its seeded start."""
     torch.manual_seed(config.seed)
-    return make_learner(
+    learner = make_learner(
         config.method,
-        build_model(config, stream),
+        build_model(config, stream).to(getattr(torch, config.dtype)),
         steps=config.steps,
         lr=config.lr,
         first_order=config.first_order,
         norm=config.norm,
         prior=config.prior,
-        vectorize=config.vectorize,
+        vectorize=config.vectorize and config.autocast == "none",
     )
+    learner.autocast = torch.bfloat16 if config.autocast == "bf16" else None
+    return learner

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from metamirror import checkpoint
 from metamirror.build import build_stream
+from metamirror.config import load_config
 from metamirror.data import TaskStream
-from metamirror.evaluate import load_config
 from metamirror.learner import Adapted, Learner
 from metamirror.mirror_maps.base import MirrorMap, norm
 from metamirror.mirror_maps.certify import Certificate, Witness, certify, lanczos
