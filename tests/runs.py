@@ -1,0 +1,70 @@
+"""Small runs, what they leave, and processes that start without importing torch again."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from dataclasses import replace
+from multiprocessing.context import ForkServerContext
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import metamirror as mm
+from metamirror.config import RunConfig
+from metamirror.data import TaskStream
+from metamirror.data.random import task_generator
+
+SMALL = RunConfig(
+    method="maml",
+    data="sinusoid",
+    shots=3,
+    queries=3,
+    steps=2,
+    iterations=12,
+    tasks_per_step=3,
+    width=8,
+    validate_every=4,
+    val_tasks=3,
+    checkpoint_every=5,
+    log_every=3,
+)
+
+
+def small(**changes: Any) -> RunConfig:
+    return replace(SMALL, **changes)
+
+
+class Pictures(TaskStream):
+    """Classes are random pictures, and examples are those with noise."""
+
+    example_shape = (1, 28, 28)
+    outputs = 3
+
+    def task(self, step: int, index: int) -> mm.Task:
+        random = task_generator(self.seed, self.split, step, index)
+        prototypes = random.uniform(size=(self.outputs, 1, 28, 28))
+
+        def batch(count: int) -> mm.Batch:
+            y = torch.arange(self.outputs).repeat(count)
+            noise = torch.from_numpy(random.normal(scale=0.3, size=(len(y), 1, 28, 28)))
+            return mm.Batch((torch.from_numpy(prototypes)[y] + noise).float(), y)
+
+        return mm.Task(batch(self.shots), batch(self.queries))
+
+
+def results(run: Path) -> dict[str, bytes]:
+    """What must be the same, bit for bit, whatever happened to a run on its way."""
+    newest = max((run / "checkpoints").glob("*.safetensors"))
+    names = ["metrics.jsonl", "config.json", f"checkpoints/{newest.name}"]
+    names += [str(p.relative_to(run)) for p in run.glob("*/learner.*")]
+    return {name: (run / name).read_bytes() for name in sorted(names)}
+
+
+def forks() -> ForkServerContext:
+    """Processes forked from one that has imported everything: each starts in milliseconds."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["warm"])
+    return context
