@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import os
 from dataclasses import replace
+from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -62,9 +65,12 @@ def results(run: Path) -> dict[str, bytes]:
     return {name: (run / name).read_bytes() for name in sorted(names)}
 
 
+@functools.cache
 def forks() -> ForkServerContext:
     """Processes forked from one that has imported everything: each starts in milliseconds."""
-    os.environ["OMP_NUM_THREADS"] = "1"
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["warm"])
+    where = os.pathsep.join([str(Path(__file__).parent), str(Path(mm.__file__).parents[1])])
+    with patch.dict(os.environ, {"OMP_NUM_THREADS": "1", "PYTHONPATH": where}):
+        forkserver.ensure_running()
     return context
