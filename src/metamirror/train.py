@@ -99,11 +99,16 @@ def train(
                     f"{config.method} itself is not finite after step {standing.step}: the "
                     f"checkpoint before is kept; lower outer_lr ({config.outer_lr})"
                 )
-            if ranks.first:
+            if not ranks.first:
+                return
+            try:
                 standing.metrics_bytes = tracker.settle()
                 content = snapshot.pack(learner, optimizer, standing, best)
                 snapshot.write(out, standing.step, content)
                 publish(learner, best, standing, out)
+            except OSError:
+                say(f"step {standing.step} is not saved, what was is kept; go on with --resume")
+                raise
 
         if not content:
             save()
