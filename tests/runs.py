@@ -40,14 +40,15 @@ def small(**changes: Any) -> RunConfig:
 
 
 class Pictures(TaskStream):
-    """Classes are random pictures, and examples are those with noise."""
+    """Classes are random patterns of large squares, and examples are those with noise."""
 
     example_shape = (1, 28, 28)
     outputs = 3
 
     def task(self, step: int, index: int) -> mm.Task:
         random = task_generator(self.seed, self.split, step, index)
-        prototypes = random.uniform(size=(self.outputs, 1, 28, 28))
+        squares = random.uniform(size=(self.outputs, 1, 4, 4))
+        prototypes = squares.repeat(7, axis=2).repeat(7, axis=3)
 
         def batch(count: int) -> mm.Batch:
             y = torch.arange(self.outputs).repeat(count)
