@@ -105,6 +105,8 @@ def peak(tasks: int, steps: int) -> float:
     receive, send = context.Pipe(duplex=False)
     process = context.Process(target=_evaluate, args=(tasks, steps, send))
     process.start()
+    # Without this end of its own, a process that fails is heard of rather than waited for.
+    send.close()
     megabytes = receive.recv()
     process.join(60)
     return megabytes
