@@ -17,6 +17,9 @@ from metamirror.evaluate import evaluate_run, evaluate_stream
 from metamirror.train import train
 from runs import Pictures, forks, small
 
+NOISE = 8.0
+"""Megabytes by which two equal processes may differ; one task's graph alone would take more."""
+
 
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory):
@@ -91,12 +94,12 @@ def test_a_run_learns_and_every_split_can_be_evaluated(split: str, pictures: Pat
 
 def test_a_thousand_tasks_take_the_memory_of_ten():
     few, many = peak(10, 5), peak(1000, 5)
-    assert many < few + 4, f"{few} MB for 10 tasks and {many} MB for 1000"
+    assert many < few + NOISE, f"{few} MB for 10 tasks and {many} MB for 1000"
 
 
 def test_many_steps_take_the_memory_of_few():
     few, many = peak(4, 2), peak(4, 200)
-    assert many < few + 4, f"{few} MB for 2 steps and {many} MB for 200"
+    assert many < few + NOISE, f"{few} MB for 2 steps and {many} MB for 200"
 
 
 def peak(tasks: int, steps: int) -> float:
