@@ -31,8 +31,8 @@ sinusoid: $(addprefix results/sinusoid/,$(addsuffix .json,$(SINUSOID)))
 
 results/sinusoid/%.json: | $(INSTALLED)
 	mkdir -p $(@D)
-	OMP_NUM_THREADS=1 $(BIN)/metamirror train --data sinusoid --method $* --shots 10 --steps 1 \
-		--tasks-per-step 25 --iterations 15000 --out runs/sinusoid/$*
+	OMP_NUM_THREADS=1 $(BIN)/metamirror train --config configs/sinusoid.toml --method $* --resume \
+		--out runs/sinusoid/$*
 	OMP_NUM_THREADS=1 $(BIN)/metamirror evaluate runs/sinusoid/$* --json > $@.tmp
 	mv $@.tmp $@
 

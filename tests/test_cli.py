@@ -164,7 +164,7 @@ def test_evaluation_for_people_is_one_line(run: Path, capsys):
     capsys.readouterr()
     assert main(["evaluate", str(run), "--tasks", "5"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("maml on sinusoid, 5-shot, 2 steps, 5 test tasks: mse ")
+    assert out.startswith("maml on sinusoid, 5-shot, 2 steps, 5 test tasks, transductive: mse ")
     assert out.count("\n") == 1
 
 

@@ -6,11 +6,9 @@ import copy
 from pathlib import Path
 from typing import Any, Literal
 
-import safetensors.torch
-from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from metamirror import models
+from metamirror import models, tensor_file
 from metamirror.files import read_json, write_atomically, write_json
 from metamirror.learner import Learner, check_lr
 from metamirror.methods import make_learner
@@ -30,12 +28,36 @@ def tensors_of(learner: Learner) -> dict[str, Tensor]:
     return {name: tensor.detach() for name, tensor in named.items()}
 
 
-def save(learner: Learner, folder: str | Path) -> None:
+def save(learner: Learner, folder: str | Path, *, step: int | None = None) -> None:
     """Writes a learner made by `make_learner` into a folder, from which `load` restores it.
 
     A prior or model of the user's own class is not written, only its tensors are: hand it to
     `load` again.
+
+    Args:
+        learner: what is written.
+        folder: where to.
+        step: how many outer steps it has been trained for, if that is to be known.
     """
+    write(Path(folder), describe(learner), tensors_of(learner), step)
+
+
+def write(
+    folder: Path, description: dict[str, Any], tensors: dict[str, Tensor], step: int | None
+) -> None:
+    """The two files of a learner.
+
+    In a run the description stays the same, so that replacing the tensors, which is atomic and
+    carries the step, is all that happens after the first time.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    facts = {} if step is None else {"step": step}
+    write_atomically(folder / TENSORS, tensor_file.pack(tensors, facts))
+    write_json(folder / CONFIG, description)
+
+
+def describe(learner: Learner) -> dict[str, Any]:
+    """How to build the learner again."""
     if learner.config is None:
         raise ValueError("only a learner made by make_learner knows how to be built again")
     frozen = [name for name, p in learner.model.named_parameters() if not p.requires_grad]
@@ -44,9 +66,7 @@ def save(learner: Learner, folder: str | Path) -> None:
             f"{late[0]} was frozen after the learner was built around it, and could not come back "
             f"the same: freeze it before make_learner"
         )
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    config = {
+    return {
         "format": FORMAT,
         **learner.config,
         **{name: getattr(learner, name) for name in COMMON},
@@ -54,9 +74,12 @@ def save(learner: Learner, folder: str | Path) -> None:
         "loss": None if learner.loss is None else "custom",
         "frozen": frozen,
     }
-    tensors = {name: t.contiguous().cpu() for name, t in tensors_of(learner).items()}
-    write_atomically(folder / TENSORS, safetensors.torch.save(tensors))
-    write_json(folder / CONFIG, config)
+
+
+def step_of(path: str | Path, which: Literal["best", "last"] = "best") -> int | None:
+    """After how many outer steps a learner on disk was saved, if that was written."""
+    step: int | None = tensor_file.read(_find(Path(path), which) / TENSORS)[1].get("step")
+    return step
 
 
 def load(
@@ -102,7 +125,8 @@ def load(
         **config["options"],
     )
     learner.lr = check_lr(config["lr"])
-    _fill(learner, folder / TENSORS)
+    file = folder / TENSORS
+    fill(learner, tensor_file.read(file)[0], file)
     return learner
 
 
@@ -115,23 +139,18 @@ def _find(path: Path, which: str) -> Path:
     raise ValueError(f"{path} holds no learner: there is no {CONFIG} in it, nor in {path / which}")
 
 
-def _fill(learner: Learner, file: Path) -> None:
-    try:
-        stored = safetensors.torch.load(file.read_bytes())
-    except FileNotFoundError as error:
-        raise ValueError(f"there is no {file}") from error
-    except SafetensorError as error:
-        raise ValueError(f"{file} is damaged: {error}") from error
+def fill(learner: Learner, stored: dict[str, Tensor], origin: object) -> None:
+    """Puts tensors into a learner, in place."""
     own = tensors_of(learner)
     if set(stored) != set(own):
         raise ValueError(
-            f"{file} does not fit this learner: it lacks {sorted(set(own) - set(stored))[:3]} "
+            f"{origin} does not fit this learner: it lacks {sorted(set(own) - set(stored))[:3]} "
             f"and has {sorted(set(stored) - set(own))[:3]} besides"
         )
     for name, tensor in own.items():
         if tensor.shape != stored[name].shape:
             raise ValueError(
-                f"{name} has shape {tuple(stored[name].shape)} in {file} and "
+                f"{name} has shape {tuple(stored[name].shape)} in {origin} and "
                 f"{tuple(tensor.shape)} in the learner"
             )
     for name, tensor in {

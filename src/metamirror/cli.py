@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union
 
@@ -18,18 +19,20 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from metamirror.config import RunConfig
+from metamirror.config import RunConfig, load_config
 from metamirror.data_commands import DATA_COMMANDS
 from metamirror.evaluate import evaluate_run
 from metamirror.experiments.inspection import inspect_run
 from metamirror.experiments.quickstart import quickstart as run_quickstart
 from metamirror.files import to_json
+from metamirror.learner import Norm
 from metamirror.methods import METHODS, make_learner
 from metamirror.models import Conv4
 from metamirror.report.geometry import describe_geometry, plot_geometry
 from metamirror.train import train as run_training
 
 RunFolder = Annotated[Path, tyro.conf.Positional]
+DEFAULTS = RunConfig(method=tyro.MISSING)
 
 
 def methods(json: bool = False) -> None:
@@ -73,18 +76,65 @@ def methods(json: bool = False) -> None:
             print(f"  {row['method']}: {', '.join(row['options'])}")
 
 
-def train(config: Annotated[RunConfig, tyro.conf.arg(name="")], out: Path | None = None) -> None:
-    """Meta-trains one method and leaves a run folder.
+def train_from(base: RunConfig) -> Callable[..., None]:
+    """The command `train` with the settings that its flags start from."""
 
-    Args:
-        config: the run's settings.
-        out: the run folder; by default runs/DATA-METHOD-SHOTSshot-seedSEED.
-    """
+    def train(
+        settings: Annotated[RunConfig, tyro.conf.arg(name="")] = base,
+        config: Path | None = None,
+        out: Path | None = None,
+        resume: bool = False,
+        device: str = "auto",
+        data_dir: Path | None = None,
+        tensorboard: bool = False,
+    ) -> None:
+        """Meta-trains one method and leaves a run folder; torchrun spreads it over processes.
+
+        Args:
+            settings: the run's settings.
+            config: a file to start from, RUN/config.json or one of configs/; flags override it.
+            out: the run folder; by default runs/DATA-METHOD-SHOTSshot-seedSEED.
+            resume: go on from the last checkpoint; a folder that does not exist starts a new run.
+            device: auto (CUDA, MPS or CPU, in this order), or one of them.
+            data_dir: where the data are, if not in the usual place.
+            tensorboard: write TensorBoard events as well.
+        """
+        folder = out or default_folder(settings)
+        run_training(
+            settings,
+            folder,
+            resume=resume,
+            device=device,
+            data_dir=data_dir,
+            tensorboard=tensorboard,
+        )
+        if os.environ.get("RANK", "0") == "0":
+            print(f"done: {folder}; next: metamirror evaluate {folder}")
+
+    return train
+
+
+def default_folder(config: RunConfig) -> Path:
+    """Where a run goes that was not told where."""
     name = config.method.replace(":", "-").replace("=", "-")
     data = re.sub(r"[^A-Za-z0-9.-]+", "-", config.data)
-    folder = out or Path("runs") / f"{data}-{name}-{config.shots}shot-seed{config.seed}"
-    run_training(config, folder)
-    print(f"done: {folder}; next: metamirror evaluate {folder}")
+    return Path("runs") / f"{data}-{name}-{config.shots}shot-seed{config.seed}"
+
+
+def base_settings(arguments: Sequence[str]) -> RunConfig:
+    """What the flags of `train` override: a file, or the run that is to be continued."""
+    given = dict(pairwise(arguments))
+    for word in arguments:
+        flag, equals, value = word.partition("=")
+        if equals:
+            given[flag] = value
+    if "--config" in given:
+        return load_config(Path(given["--config"]))
+    if "--resume" in given or "--resume" in arguments:
+        file = Path(given.get("--out", "")) / "config.json"
+        if "--out" in given and file.is_file():
+            return load_config(file)
+    return DEFAULTS
 
 
 def evaluate(
@@ -92,6 +142,10 @@ def evaluate(
     split: str = "test",
     tasks: int = 600,
     steps: int | None = None,
+    norm: Norm | None = None,
+    which: Literal["best", "last"] = "best",
+    device: str = "auto",
+    data_dir: Path | None = None,
     json: bool = False,
 ) -> None:
     """Adapts a trained run to fixed new tasks and reports the mean over them.
@@ -101,16 +155,32 @@ def evaluate(
         split: train, val or test.
         tasks: how many tasks.
         steps: inner steps, if other than in training.
+        norm: whose statistics normalise the query, if others than in training.
+        which: the learner with the best validation score, or the last one.
+        device: auto (CUDA, MPS or CPU, in this order), or one of them.
+        data_dir: where the data are, if not in the usual place.
         json: print one JSON document.
     """
-    found = evaluate_run(run, split=split, tasks=tasks, steps=steps)
+    found = evaluate_run(
+        run,
+        split=split,
+        tasks=tasks,
+        steps=steps,
+        norm=norm,
+        which=which,
+        device=device,
+        data_dir=data_dir,
+    )
+    if os.environ.get("RANK", "0") != "0":
+        return
     if json:
         _print_json(found)
         return
-    measure = "accuracy" if "accuracy" in found else "mse"
+    measure, unit = ("accuracy", " %") if "accuracy" in found else ("mse", "")
     print(
         f"{found['method']} on {found['data']}, {found['shots']}-shot, {found['steps']} steps, "
-        f"{found['tasks']} {split} tasks: {measure} {found[measure]:.4f} ± {found['ci95']:.4f}"
+        f"{found['tasks']} {split} tasks, {found['norm']}: "
+        f"{measure} {found[measure]:.4f} ± {found['ci95']:.4f}{unit}"
     )
 
 
@@ -186,7 +256,7 @@ class Group:
 COMMANDS: dict[str, Command | Group] = {
     "methods": methods,
     "data": Group("Data sets: what there is, what is installed, and how it looks.", DATA_COMMANDS),
-    "train": train,
+    "train": train_from(DEFAULTS),
     "evaluate": evaluate,
     "inspect": inspect,
     "quickstart": quickstart,
@@ -202,24 +272,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (ValueError, OSError, MemoryError) as error:
-        print(f"metamirror: {error}", file=sys.stderr)
+        # Under torchrun several processes may complain, each for itself.
+        rank = f" rank {os.environ['RANK']}:" if os.environ.get("WORLD_SIZE", "1") != "1" else ""
+        print(f"metamirror:{rank} {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         print("metamirror: interrupted", file=sys.stderr)
-        return 130
+        return getattr(stop, "code", 130)
     return 0
 
 
 def parse(arguments: Sequence[str] | None) -> Callable[[], None]:
     """The command that the arguments ask for, ready to run."""
     complaint = io.StringIO()
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    commands = COMMANDS
+    if words[:1] == ["train"]:
+        commands = {**COMMANDS, "train": train_from(base_settings(words))}
     try:
         with contextlib.redirect_stderr(complaint):
             command: Callable[[], None] = tyro.cli(
-                _choice(COMMANDS),
+                _choice(commands),
                 prog="metamirror",
                 description="Meta-learning with learned loss geometries.",
-                args=arguments,
+                args=words,
                 config=(tyro.conf.OmitSubcommandPrefixes,),
             )
             return command
@@ -227,8 +303,8 @@ def parse(arguments: Sequence[str] | None) -> Callable[[], None]:
         if not stop.code:
             raise
         # tyro draws a box around its complaint; a plain line serves terminals and logs alike.
-        words = re.sub(r"[\u2500-\u257f]|-{3,}", " ", complaint.getvalue()).split()
-        raise ValueError(" ".join(words)) from None
+        plain = re.sub(r"[\u2500-\u257f]|-{3,}", " ", complaint.getvalue()).split()
+        raise ValueError(" ".join(plain)) from None
 
 
 def _choice(commands: Mapping[str, Command | Group]) -> Any:

@@ -1,64 +1,108 @@
-"""Fixed test tasks, one after the other: the mean and its 95 % interval."""
+"""Fixed tasks, one after the other: the mean and its 95 % interval, after every inner step."""
 
 from __future__ import annotations
 
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_type_hints
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from metamirror import checkpoint
-from metamirror.config import RunConfig
+from metamirror.build import build_stream
+from metamirror.config import load_config
 from metamirror.data import TaskStream
-from metamirror.files import read_json
-from metamirror.learner import Learner
-from metamirror.options import convert
-from metamirror.progress import Progress
-from metamirror.train import build_stream
-from metamirror.types import Batch, loss_for
+from metamirror.device import place
+from metamirror.distributed import Ranks, joined_ranks
+from metamirror.files import to_json, write_atomically, write_json
+from metamirror.learner import Learner, Norm, check_steps
+from metamirror.progress import Progress, warn
+from metamirror.types import Task, loss_for
+
+ALONE = Ranks(torch.device("cpu"))
+FOLDER = "evaluations"
 
 
 @dataclass(frozen=True)
 class TaskResult:
-    """One task after adaptation.
+    """One task's query set, judged during adaptation.
 
     Attributes:
-        loss: the query loss.
-        accuracy: in percent, for classification.
+        losses: after every step that was looked at, the last one of which is K.
+        accuracies: the same in percent; None for regression.
     """
 
-    loss: float
-    accuracy: float | None
+    losses: tuple[float, ...]
+    accuracies: tuple[float, ...] | None
 
+    @property
+    def loss(self) -> float:
+        """After the last step."""
+        return self.losses[-1]
 
-def evaluate_task(
-    learner: Learner, support: Batch, query: Batch, *, steps: int | None, seed: int
-) -> TaskResult:
-    """Adapts to one task and judges the result by its query set."""
-    adapted = learner.adapt(support, steps=steps, seed=seed)
-    output = adapted(query.x)
-    loss = float((learner.loss or loss_for(query.y))(output, query.y))
-    return TaskResult(loss, None if query.y.is_floating_point() else _accuracy(output, query.y))
+    @property
+    def accuracy(self) -> float | None:
+        """After the last step, in percent; None for regression."""
+        return None if self.accuracies is None else self.accuracies[-1]
 
 
 def evaluate_stream(
-    learner: Learner, stream: TaskStream, count: int, *, steps: int | None = None
+    learner: Learner,
+    stream: TaskStream,
+    count: int,
+    *,
+    steps: int | None = None,
+    every_step: bool = False,
+    ranks: Ranks = ALONE,
+    quiet: bool = False,
 ) -> list[TaskResult]:
-    """Results on the first `count` tasks of a stream."""
-    results: list[TaskResult] = []
-    with Progress("evaluate", count) as progress:
-        while len(results) < count:
-            step, index = divmod(len(results), stream.batch)
-            task, seeds = stream.task(step, index), stream.seeds(step)
-            results.append(
-                evaluate_task(learner, task.support, task.query, steps=steps, seed=seeds[index])
-            )
-            mean = statistics.fmean(r.loss for r in results)
-            progress.update(len(results), f"loss {mean:.4f}")
-    return results
+    """Results on the first `count` tasks of a stream, shared out over the ranks.
+
+    Memory holds one task and a table of figures, whatever the number of tasks and steps; each
+    task is adapted to alone, so that the figures do not depend on the number of ranks.
+    """
+    steps = learner.steps if steps is None else check_steps(steps)
+    table = torch.zeros(2, count, steps + 1 if every_step else 1, dtype=torch.float64)
+    if ranks.device.type == "cuda":
+        table = table.to(ranks.device)
+    total = 0.0
+    with Progress("evaluate", count, quiet=quiet or not ranks.first) as progress:
+        for done, i in enumerate(ranks.share(count), start=1):
+            step, index = divmod(i, stream.batch)
+            task, seed = place(stream.task(step, index), learner), stream.seeds(step)[index]
+            table[:, i] = _judged(learner, task, steps, every_step, seed)
+            total += float(table[1, i, -1])
+            percent = 100 * total / done
+            note = f"accuracy {percent:.2f} %" if percent == percent else "adapting"
+            progress.update(min(count, done * ranks.world), note)
+    losses, accuracies = ranks.add_up(table).tolist()
+    regression = bool(table[1].isnan().all())
+    return [
+        TaskResult(tuple(loss), None if regression else tuple(100 * share for share in right))
+        for loss, right in zip(losses, accuracies, strict=True)
+    ]
+
+
+def _judged(learner: Learner, task: Task, steps: int, every_step: bool, seed: int) -> Tensor:
+    """Query losses, and below them the shares of right answers, at the points looked at."""
+    loss = learner.loss or loss_for(task.query.y)
+    points = (
+        learner.adaptations(task.support, steps=steps, seed=seed)
+        if every_step
+        else [learner.adapt(task.support, steps=steps, seed=seed)]
+    )
+    rows = []
+    for adapted in points:
+        output = adapted(task.query.x)
+        right = (
+            float("nan")
+            if task.query.y.is_floating_point()
+            else (output.argmax(-1) == task.query.y).double().mean().item()
+        )
+        rows.append((loss(output, task.query.y).item(), right))
+    return torch.tensor(rows, dtype=torch.float64).T
 
 
 def mean_and_interval(values: list[float]) -> tuple[float, float]:
@@ -68,53 +112,93 @@ def mean_and_interval(values: list[float]) -> tuple[float, float]:
     return statistics.fmean(values), 1.96 * statistics.stdev(values) / len(values) ** 0.5
 
 
+def summary(results: list[TaskResult], point: int = -1) -> dict[str, float]:
+    """Mean accuracy or squared error over tasks, its interval, and the mean loss."""
+    loss, loss_interval = mean_and_interval([r.losses[point] for r in results])
+    accuracies = [r.accuracies[point] for r in results if r.accuracies is not None]
+    if not accuracies:
+        return {"mse": loss, "ci95": loss_interval, "loss": loss}
+    accuracy, interval = mean_and_interval(accuracies)
+    return {"accuracy": accuracy, "ci95": interval, "loss": loss}
+
+
 def evaluate_run(
-    run: Path, *, split: str = "test", tasks: int = 600, steps: int | None = None
+    run: Path,
+    *,
+    split: str = "test",
+    tasks: int = 600,
+    steps: int | None = None,
+    norm: Norm | None = None,
+    which: Literal["best", "last"] = "best",
+    device: str = "auto",
+    data_dir: Path | None = None,
 ) -> dict[str, object]:
-    """The result of a run, in the fields that `metamirror evaluate --json` prints."""
+    """The result of a run, in the fields that `metamirror evaluate --json` prints.
+
+    Leaves it in `RUN/evaluations`, with the results of every task in a file beside it.
+
+    Args:
+        run: the run folder.
+        split: train, val or test.
+        tasks: how many tasks; always the first ones of the split.
+        steps: K, if other than in training.
+        norm: whose statistics normalise the query, if others than in training.
+        which: the learner with the best validation score, or the last one.
+        device: auto, cpu, cuda or mps.
+        data_dir: where the data are, if not in the usual place.
+    """
     if tasks < 2:
         raise ValueError(f"tasks is {tasks}; an interval needs at least 2")
     config = load_config(run)
-    learner = checkpoint.load(run)
-    results = evaluate_stream(learner, build_stream(config, split, batch=1), tasks, steps=steps)
-    loss, loss_interval = mean_and_interval([r.loss for r in results])
+    learner = checkpoint.load(run, which=which)
+    if norm is not None:
+        learner.use_norm(norm)
+    with joined_ranks(device) as ranks:
+        stream = build_stream(config, split, batch=1, data_dir=data_dir)
+        learner = learner.to(ranks.device)
+        results = evaluate_stream(learner, stream, tasks, steps=steps, every_step=True, ranks=ranks)
+        first = ranks.first
+    step = checkpoint.step_of(run, which)
     found: dict[str, object] = {
         "method": config.method,
         "data": config.data,
         "split": split,
-        "ways": None,
+        "ways": None if results[0].accuracies is None else config.ways,
         "shots": config.shots,
         "queries": config.queries,
         "steps": learner.steps if steps is None else steps,
         "norm": learner.norm,
         "tasks": tasks,
         "seed": config.seed,
-        "step": config.iterations,
-        "loss": loss,
+        "which": which,
+        "step": config.iterations if step is None else step,
+        **summary(results),
+        "by_step": [{"k": k, **summary(results, point=k)} for k in range(len(results[0].losses))],
     }
-    accuracies = [r.accuracy for r in results if r.accuracy is not None]
-    if accuracies:
-        found["accuracy"], found["ci95"] = mean_and_interval(accuracies)
-    else:
-        found["mse"], found["ci95"] = loss, loss_interval
+    if first:
+        _write(run, found, results)
     return found
 
 
-def load_config(run: Path) -> RunConfig:
-    """The configuration that a run wrote beside its results."""
-    if not run.is_dir():
-        raise ValueError(f"there is no run folder {run}")
-    values, file = read_json(run / "config.json"), run / "config.json"
-    if not isinstance(values, dict):
-        raise ValueError(f"{file} holds {type(values).__name__}, not a configuration")
-    hints = get_type_hints(RunConfig)
-    if unknown := sorted(set(values) - set(hints)):
-        raise ValueError(f"{file} has the unknown key {unknown[0]!r}; known: {', '.join(hints)}")
+def _write(run: Path, found: dict[str, object], results: list[TaskResult]) -> None:
+    name = "-".join(
+        str(found[key]) + unit
+        for key, unit in (
+            ("split", ""),
+            ("which", ""),
+            ("tasks", "tasks"),
+            ("steps", "steps"),
+            ("norm", ""),
+        )
+    )
+    lines = []
+    for i, result in enumerate(results):
+        values = {"task": i, "loss": result.losses, "accuracy": result.accuracies}
+        lines.append(to_json({k: v for k, v in values.items() if v is not None}, indent=None))
     try:
-        return RunConfig(**{name: convert(name, v, hints[name]) for name, v in values.items()})
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{file} does not fit this version: {error}") from error
-
-
-def _accuracy(output: Tensor, labels: Tensor) -> float:
-    return 100 * float((output.argmax(-1) == labels).to(torch.float64).mean())
+        (run / FOLDER).mkdir(exist_ok=True)
+        write_atomically(run / FOLDER / f"{name}.jsonl", ("\n".join(lines) + "\n").encode())
+        write_json(run / FOLDER / f"{name}.json", found)
+    except OSError as error:
+        # The result is what was asked for: it is printed all the same.
+        warn(f"the results of single tasks are not kept: {error}")

@@ -19,23 +19,33 @@ def write_atomically(path: Path, content: bytes) -> None:
             os.fsync(file.fileno())
         os.replace(temporary, path)
         sync_folder(path.parent)
+    except OSError as error:
+        # A full disk names no file of its own accord.
+        raise OSError(error.errno, f"cannot write: {error.strerror}", str(path)) from error
     finally:
         temporary.unlink(missing_ok=True)
 
 
+def remove_leftovers(folder: Path) -> None:
+    """Removes what a killed process was writing. Only for the one who may write here."""
+    for temporary in folder.glob(".*.tmp"):
+        temporary.unlink(missing_ok=True)
+
+
 def sync_folder(folder: Path) -> None:
-    """Makes renames in a folder outlive a power failure, where the system can."""
-    if os.name == "posix":
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+    """Makes a rename last through a loss of power, where the system can."""
+    if os.name != "posix":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
-def to_json(value: Any) -> str:
+def to_json(value: Any, indent: int | None = 2) -> str:
     """One JSON document, readable by people. JSON has no NaN or infinity: null stands for them."""
-    return json.dumps(_finite(value), indent=2, ensure_ascii=False, allow_nan=False)
+    return json.dumps(_finite(value), indent=indent, ensure_ascii=False, allow_nan=False)
 
 
 def _finite(value: Any) -> Any:

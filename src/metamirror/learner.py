@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from numbers import Integral, Real
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +33,17 @@ from metamirror.types import (
 )
 
 Norm = Literal["transductive", "inductive"]
+
+
+class TaskLosses(NamedTuple):
+    """What the outer level sees of each task of a stack.
+
+    `loss` is the objective, with its graph; `accuracy` the share of query examples that the
+    objective last predicted rightly, and NaN for regression.
+    """
+
+    loss: Tensor
+    accuracy: Tensor
 
 
 class Adapted:
@@ -112,7 +123,10 @@ class Learner(nn.Module):
         self.vectorize = vectorize
         self.config: dict[str, Any] | None = None
         """How `make_learner` built it: what `save` writes."""
+        self.autocast: torch.dtype | None = None
+        """The type in which the model's own operations run, where they can; the rest stays."""
         self._inside_vmap = False
+        self._accuracies: list[Tensor] | None = None
         self._outputs: dict[tuple[torch.Size, torch.dtype, torch.device], int] = {}
 
         learned = {name for name, p in model.named_parameters() if p.requires_grad}
@@ -150,6 +164,11 @@ class Learner(nn.Module):
                 f"model through metamirror.models.convert_batch_norm, or use norm='transductive'"
             )
 
+    def use_norm(self, norm: Norm) -> None:
+        """Changes whose statistics normalise the query."""
+        self.norm = norm
+        self._check_norm()
+
     # What users call
 
     def adapt(
@@ -170,15 +189,41 @@ class Learner(nn.Module):
             seed: of the method's own noise (MT-net's masks); by default drawn from torch's.
             keep: keep every point of the path, which costs one set of parameters per step.
         """
+        state = self._begin(support, seed)
+        path = self.descend(support, state, order="none", keep=keep, steps=steps, lr=lr)
+        with torch.no_grad():
+            return Adapted(self, path, self.statistics(path.phi, support))
+
+    def adaptations(
+        self, support: Batch, *, steps: int | None = None, seed: int | None = None
+    ) -> Iterator[Adapted]:
+        """The model after 0, 1, ..., K steps, of which only the present one is in memory.
+
+        >>> import metamirror as mm
+        >>> learner = mm.make_learner("maml", mm.models.MLP(1, 1))
+        >>> support = mm.Batch(torch.zeros(5, 1), torch.ones(5, 1))
+        >>> len(list(learner.adaptations(support, steps=3)))
+        4
+        """
+        count = self.steps if steps is None else check_steps(steps)
+        state = self._begin(support, seed)
+        with torch.no_grad():
+            phi0 = self.geometry.primal(state)
+        for k in range(count + 1):
+            path = self.descend(
+                support, state, order="none", steps=min(k, 1), phi0=phi0, keep=False
+            )
+            state = path.states[-1]
+            with torch.no_grad():
+                yield Adapted(self, path, self.statistics(path.phi, support))
+
+    def _begin(self, support: Batch, seed: int | None) -> State:
         check_batch(support, "support", stacked=False)
         self._check_outputs(support, "support")
         with torch.no_grad():
             z, memory = self.begin(seed=seed)
         # A copy: the path holds its start, and the learner's own goes on learning.
-        state = State({name: value.detach().clone() for name, value in z.items()}, memory)
-        path = self.descend(support, state, order="none", keep=keep, steps=steps, lr=lr)
-        with torch.no_grad():
-            return Adapted(self, path, self.statistics(path.phi, support))
+        return State({name: value.detach().clone() for name, value in z.items()}, memory)
 
     def meta_loss(self, tasks: Task, *, seeds: Sequence[int] | None = None) -> Tensor:
         """The objective's mean over a stack of tasks, to be differentiated by the outer level.
@@ -187,33 +232,39 @@ class Learner(nn.Module):
             tasks: tensors with a leading task axis.
             seeds: one per task, of the method's own noise; by default drawn from torch's.
         """
+        return self.task_losses(tasks, seeds=seeds).loss.mean()
+
+    def task_losses(self, tasks: Task, *, seeds: Sequence[int] | None = None) -> TaskLosses:
+        """The objective of each task of a stack, and the accuracy; arguments as in `meta_loss`."""
         check_task(tasks)
         count = tasks.support.x.shape[0]
         if seeds is not None and len(seeds) != count:
             raise ValueError(f"{len(seeds)} seeds for {count} tasks; give one per task")
         for name, (x, y) in (("support", tasks.support), ("query", tasks.query)):
             self._check_outputs(Batch(x.flatten(0, 1), y.flatten(0, 1)), name)
+        if self.vectorize and self.autocast is not None:
+            raise ValueError("torch.func.vmap passes autocast over: leave vectorize off")
         theta, prepared = self.start(), self.geometry.prepare()
         noise = [self._noise(None if seeds is None else seeds[i]) for i in range(count)]
+
+        def one(task: Task, noise: Params) -> TaskLosses:
+            self._accuracies = []
+            try:
+                loss = self.objective(self, task, self.geometry.begin(theta, prepared, noise))
+                unknown = loss.detach().new_full((), float("nan"))
+                return TaskLosses(loss, self._accuracies[-1] if self._accuracies else unknown)
+            finally:
+                self._accuracies = None
+
         if not self.vectorize:
-            losses = [
-                self.objective(
-                    self, _select(tasks, i), self.geometry.begin(theta, prepared, noise[i])
-                )
-                for i in range(count)
-            ]
-            return torch.stack(losses).mean()
-
-        def one(task: Task, noise: Params) -> Tensor:
-            return self.objective(self, task, self.geometry.begin(theta, prepared, noise))
-
+            each = [one(_select(tasks, i), noise[i]) for i in range(count)]
+            return TaskLosses(*(torch.stack(values) for values in zip(*each, strict=True)))
         stacked = {name: torch.stack([n[name] for n in noise]) for name in noise[0]}
         self._inside_vmap = True
         try:
-            mapped: Tensor = torch.func.vmap(one, randomness="different")(tasks, stacked)
+            return TaskLosses(*torch.func.vmap(one, randomness="different")(tasks, stacked))
         finally:
             self._inside_vmap = False
-        return mapped.mean()
 
     def start(self) -> Params:
         """The learned start of the parameters that adapt: phi^(0), or its dual z^(0)."""
@@ -279,9 +330,10 @@ class Learner(nn.Module):
         """The model's output with parameters phi."""
         # Buffers are handed over as copies: a layer that updates its own must not leave traces.
         buffers = {name: b.clone() for name, b in self.model.named_buffers()}
-        with fixed_statistics(statistics) if statistics else nullcontext():
+        with fixed_statistics(statistics) if statistics else nullcontext(), self._precision(x):
             output: Tensor = functional_call(self.model, {**buffers, **phi}, (x,))
-        return output
+        # A loss is computed in full precision, whatever the model ran in.
+        return output if self.autocast is None else output.to(next(iter(phi.values())).dtype)
 
     def statistics(self, phi: Params, support: Batch) -> Statistics | None:
         """The support set's statistics for normalisation at phi; None if norm is transductive."""
@@ -294,9 +346,18 @@ class Learner(nn.Module):
     def query_loss(self, phi: Params, task: Task) -> Tensor:
         """The loss of a task's query set at phi, under the learner's normalisation protocol."""
         output = self.predict(phi, task.query.x, self.statistics(phi, task.support))
+        if self._accuracies is not None and not task.query.y.is_floating_point():
+            right = output.detach().argmax(-1) == task.query.y
+            self._accuracies.append(right.to(output.dtype).mean())
         return (self.loss or loss_for(task.query.y))(output, task.query.y)
 
     # Private
+
+    def _precision(self, x: Tensor) -> AbstractContextManager[object]:
+        if self.autocast is None:
+            return nullcontext()
+        # Without its cache: inner parameters are new tensors at every step.
+        return torch.autocast(x.device.type, self.autocast, cache_enabled=False)
 
     def _noise(self, seed: int | None) -> Params:
         if not self.geometry.stochastic:

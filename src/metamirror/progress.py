@@ -13,18 +13,30 @@ from rich.progress import Progress as Bar
 SECONDS_BETWEEN_LINES = 10.0
 
 
+def say(message: str) -> None:
+    """A line on standard error, where a user sees it and a pipe does not."""
+    print(f"metamirror: {message}", file=sys.stderr, flush=True)
+
+
+def warn(message: str) -> None:
+    """A line of warning."""
+    say(f"warning: {message}")
+
+
 class Progress:
     """Counts towards a total: `update(done, note)`.
 
     Args:
         title: what is being done.
         total: how much there is to do.
+        done: how much of it was done before.
+        quiet: show nothing.
     """
 
-    def __init__(self, title: str, total: int):
-        self.title, self.total = title, total
+    def __init__(self, title: str, total: int, *, done: int = 0, quiet: bool = False):
+        self.title, self.total, self.before, self.quiet = title, total, done, quiet
         self.bar: Bar | None = None
-        if sys.stderr.isatty():
+        if sys.stderr.isatty() and not quiet:
             self.bar = Bar(
                 TextColumn("{task.description}"),
                 BarColumn(),
@@ -34,7 +46,7 @@ class Progress:
                 TextColumn("{task.fields[note]}"),
                 console=Console(stderr=True),
             )
-            self.row = self.bar.add_task(title, total=total, rate="", note="")
+            self.row = self.bar.add_task(title, total=total, completed=done, rate="", note="")
         self.began = self.last = time.monotonic()
 
     def __enter__(self) -> Progress:
@@ -51,10 +63,10 @@ class Progress:
     def update(self, done: int, note: str) -> None:
         """Shows how far it has come, and a few words."""
         now = time.monotonic()
-        rate = done / max(now - self.began, 1e-9)
+        rate = (done - self.before) / max(now - self.began, 1e-9)
         if self.bar is not None:
             self.bar.update(self.row, completed=done, rate=f"{rate:.1f}/s", note=note)
-        elif now - self.last >= SECONDS_BETWEEN_LINES or done >= self.total:
+        elif not self.quiet and (now - self.last >= SECONDS_BETWEEN_LINES or done >= self.total):
             left = (self.total - done) / max(rate, 1e-9)
             words = f"{self.title}: {done}/{self.total}, {rate:.1f}/s, {left:.0f} s left"
             print(

@@ -2,116 +2,206 @@
 
 from __future__ import annotations
 
-import json
 import math
-import time
-from dataclasses import asdict
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor
 
-from metamirror import checkpoint, models
+from metamirror import checkpoint, nonfinite, snapshot
+from metamirror.build import build_learner, build_stream
 from metamirror.config import RunConfig
-from metamirror.data import TaskStream, tasks
-from metamirror.files import write_json
+from metamirror.data import TaskStream
+from metamirror.distributed import joined_ranks, restarted
+from metamirror.evaluate import ALONE, evaluate_stream, summary
+from metamirror.interrupts import InterruptedRun, Interrupts
 from metamirror.learner import Learner
-from metamirror.methods import make_learner
-from metamirror.progress import Progress
-
-LOG_EVERY = 100
-
-
-def build_stream(config: RunConfig, split: str, *, batch: int | None = None) -> TaskStream:
-    """The tasks of a run."""
-    return tasks(
-        config.data,
-        split,
-        ways=config.ways,
-        shots=config.shots,
-        queries=config.queries,
-        seed=config.seed,
-        batch=config.tasks_per_step if batch is None else batch,
-        image_size=config.image_size,
-    )
+from metamirror.nonfinite import NonFiniteError
+from metamirror.outer import (
+    blame,
+    build_optimizer,
+    clip,
+    decay,
+    descend,
+    meta_gradient,
+    parameters_of,
+)
+from metamirror.progress import Progress, say, warn
+from metamirror.run_folder import claimed
+from metamirror.snapshot import Standing
+from metamirror.tracking import Tracker, check_tensorboard
 
 
-def build_model(config: RunConfig, stream: TaskStream) -> nn.Module:
-    """The network of a run, made for the examples of its tasks."""
-    shape = stream.example_shape
-    name = config.model or ("conv4" if len(shape) == 3 else "mlp")
-    if name == "mlp":
-        hidden = {} if config.width is None else {"hidden": (config.width, config.width)}
-        return models.build(name, inputs=math.prod(shape), outputs=stream.outputs, **hidden)
-    if len(shape) != 3:
-        raise ValueError(f"{name} takes pictures, and {config.data} has none: choose model mlp")
-    channels, size, _ = shape
-    width = {} if config.width is None else {"width": config.width}
-    return models.build(name, ways=stream.outputs, channels=channels, image_size=size, **width)
+def train(
+    config: RunConfig,
+    out: Path,
+    *,
+    resume: bool = False,
+    device: str = "auto",
+    data_dir: Path | None = None,
+    tensorboard: bool = False,
+) -> Learner:
+    """Trains a learner and leaves a run folder; under torchrun, as one of its ranks.
+
+    Args:
+        config: what is trained, and how.
+        out: the run folder.
+        resume: go on from the last checkpoint in it, if there is one.
+        device: auto, cpu, cuda or mps.
+        data_dir: where the data are, if not in the usual place.
+        tensorboard: write events for TensorBoard as well.
+    """
+    config.check()
+    if tensorboard:
+        check_tensorboard()
+    with ExitStack() as stack:
+        ranks = stack.enter_context(joined_ranks(device))
+        interrupts = stack.enter_context(Interrupts())
+        stream = build_stream(config, "train", data_dir=data_dir)
+        validation = (
+            build_stream(config, "val", batch=1, data_dir=data_dir)
+            if config.validate_every
+            else None
+        )
+        learner = build_learner(config, stream).to(ranks.device)
+        optimizer = build_optimizer(config, learner)
+        parameters = parameters_of(optimizer)
+        standing, best = Standing(), dict[str, Tensor]()
+
+        # The first rank alone touches the folder, and tells the others where the run stands.
+        found, origin = None, out
+        if ranks.first:
+            stack.enter_context(claimed(out, config, resume=resume or restarted()))
+            found, origin = snapshot.newest(out) or (None, out)
+        content = ranks.from_first(found)
+        if content:
+            standing, best = snapshot.unpack(content, origin, learner, optimizer)
+        if ranks.first:
+            publish(learner, best, standing, out)
+            tracker = stack.enter_context(
+                Tracker(out, standing.metrics_bytes, standing.step, tensorboard)
+            )
+        progress = stack.enter_context(
+            Progress(
+                f"train {config.method}",
+                config.iterations,
+                done=standing.step,
+                quiet=not ranks.first,
+            )
+        )
+
+        def save() -> None:
+            """A checkpoint of the run as it stands."""
+            if not all(torch.isfinite(p).all() for p in parameters):
+                raise NonFiniteError(
+                    f"{config.method} itself is not finite after step {standing.step}: the "
+                    f"checkpoint before is kept; lower outer_lr ({config.outer_lr})"
+                )
+            if not ranks.first:
+                return
+            try:
+                standing.metrics_bytes = tracker.settle()
+                content = snapshot.pack(learner, optimizer, standing, best)
+                snapshot.write(out, standing.step, content)
+                publish(learner, best, standing, out)
+            except OSError:
+                say(f"step {standing.step} is not saved, what was is kept; go on with --resume")
+                raise
+
+        if not content:
+            save()
+        elif standing.step >= config.iterations and ranks.first:
+            say(f"{out} is finished: all {config.iterations} iterations are done")
+        for step in range(standing.step, config.iterations):
+            gradient = meta_gradient(
+                learner, parameters, stream, step, ranks, stop=interrupts.received is not None
+            )
+            if gradient.finite:
+                standing.skipped_in_a_row = 0
+                standing.counted += 1
+                standing.losses += gradient.loss
+                if not math.isnan(gradient.accuracy):
+                    standing.accuracies = (standing.accuracies or 0.0) + gradient.accuracy
+                clip(gradient.flat, config)
+                descend(optimizer, gradient.flat, decay(config, step))
+            else:
+                tasks = blame(learner, parameters, stream, step, ranks, gradient.own)
+                message = nonfinite.describe(config, step, tasks)
+                if ranks.first and standing.skipped < nonfinite.SKIPS_WRITTEN:
+                    nonfinite.write_tasks(out, config, stream, step, tasks)
+                standing.skipped_in_a_row += 1
+                if config.on_nonfinite == "stop" or nonfinite.hopeless(standing.skipped_in_a_row):
+                    standing.skipped_in_a_row = 0
+                    save()  # the learner as it was, beside the task that it fails on
+                    raise NonFiniteError(f"{message}; {out / nonfinite.FOLDER} has the task")
+                standing.skipped += 1
+                if ranks.first and standing.skipped <= nonfinite.SKIPS_WRITTEN:
+                    warn(f"{message}; the step is skipped")
+            standing.step = step + 1
+            last = standing.step == config.iterations
+
+            line: dict[str, float | int | None] = {}
+            if standing.counted and (last or standing.step % config.log_every == 0):
+                line["loss"] = standing.losses / standing.counted
+                if standing.accuracies is not None:
+                    line["accuracy"] = standing.accuracies / standing.counted
+                line["outer_lr"] = config.outer_lr * decay(config, step)
+                line["skipped"] = standing.skipped
+                standing.losses, standing.accuracies, standing.counted = 0.0, None, 0
+            if validation and (last or standing.step % config.validate_every == 0):
+                results = evaluate_stream(
+                    learner, validation, config.val_tasks, ranks=ranks, quiet=True
+                )
+                figures = summary(results)
+                line.update((f"val_{name}", value) for name, value in figures.items())
+                score = figures.get("accuracy", -figures["loss"])
+                if math.isfinite(score) and score > (
+                    -math.inf if standing.best_score is None else standing.best_score
+                ):
+                    standing.best_step, standing.best_score = standing.step, score
+                    best = {n: t.clone() for n, t in checkpoint.tensors_of(learner).items()}
+            if line and ranks.first:
+                tracker.add(standing.step, line)
+            progress.update(standing.step, _note(gradient.loss, gradient.accuracy, standing))
+            if last or gradient.stop or standing.step % config.checkpoint_every == 0:
+                save()
+            if gradient.stop and not last:
+                if ranks.first:
+                    say(f"stopped after step {standing.step}; go on with --resume --out {out}")
+                raise InterruptedRun(interrupts.received or 2)
+        return learner
 
 
-def build_learner(config: RunConfig, stream: TaskStream) -> Learner:
-    """The learner of a run, at its seeded start."""
-    torch.manual_seed(config.seed)
-    return make_learner(
-        config.method,
-        build_model(config, stream),
-        steps=config.steps,
-        lr=config.lr,
-        first_order=config.first_order,
-        norm=config.norm,
-        prior=config.prior,
-        vectorize=config.vectorize,
-    )
+def publish(learner: Learner, best: dict[str, Tensor], standing: Standing, out: Path) -> None:
+    """The learners of a checkpoint where `metamirror.load` finds them."""
+    description = checkpoint.describe(learner)
+    checkpoint.write(out / "last", description, checkpoint.tensors_of(learner), standing.step)
+    if best:
+        checkpoint.write(out / "best", description, best, standing.best_step)
+
+
+def _note(loss: float, accuracy: float, standing: Standing) -> str:
+    words = [f"loss {loss:.4f}"]
+    if not math.isnan(accuracy):
+        words.append(f"accuracy {accuracy:.1f} %")
+    if standing.best_score is not None:
+        words.append(f"best validation {abs(standing.best_score):.4g}")
+    return ", ".join(words)
 
 
 def outer_step(
     learner: Learner, optimizer: torch.optim.Optimizer, stream: TaskStream, step: int
 ) -> float:
-    """One step of the outer level; returns the meta-loss."""
-    loss = learner.meta_loss(stream[step], seeds=stream.seeds(step))
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-    value = loss.item()
-    if value != value or value in (float("inf"), float("-inf")):
-        raise ValueError(
-            f"the meta-loss is {value} at step {step}: lower lr ({learner.lr}) or the outer rate"
+    """One step of the outer level alone, with an optimiser of one's own; returns the meta-loss."""
+    parameters = parameters_of(optimizer)
+    ranks = replace(ALONE, device=parameters[0].device)
+    gradient = meta_gradient(learner, parameters, stream, step, ranks)
+    if not gradient.finite:
+        raise NonFiniteError(
+            f"the meta-loss or its gradient is not finite at step {step}: lower lr ({learner.lr}) "
+            f"or the outer rate"
         )
-    return value
-
-
-def train(config: RunConfig, out: Path) -> Learner:
-    """Trains a learner and leaves a run folder: config.json, metrics.jsonl, last/."""
-    if out.exists() and any(out.iterdir()):
-        raise ValueError(f"{out} is not empty: choose another folder, or remove it")
-    if config.iterations < 1:
-        raise ValueError(f"iterations is {config.iterations}; it must be at least 1")
-    stream = build_stream(config, "train")
-    learner = build_learner(config, stream)
-    trained = [p for p in learner.parameters() if p.requires_grad]
-    optimizer = torch.optim.Adam(trained, lr=config.outer_lr)
-    out.mkdir(parents=True, exist_ok=True)
-    write_json(out / "config.json", asdict(config))
-
-    recent: list[float] = []
-    began = time.perf_counter()
-    with (
-        (out / "metrics.jsonl").open("w") as metrics,
-        Progress(f"train {config.method}", config.iterations) as progress,
-    ):
-        for step in range(config.iterations):
-            recent.append(outer_step(learner, optimizer, stream, step))
-            if (step + 1) % LOG_EVERY == 0 or step + 1 == config.iterations:
-                mean = sum(recent) / len(recent)
-                line = {
-                    "step": step + 1,
-                    "loss": mean,
-                    "seconds": round(time.perf_counter() - began, 3),
-                }
-                metrics.write(json.dumps(line) + "\n")
-                metrics.flush()
-                recent.clear()
-                progress.update(step + 1, f"loss {mean:.4f}")
-    checkpoint.save(learner, out / "last")
-    return learner
+    descend(optimizer, gradient.flat, 1.0)
+    return gradient.loss

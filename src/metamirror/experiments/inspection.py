@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from metamirror import checkpoint
+from metamirror.build import build_stream
+from metamirror.config import load_config
 from metamirror.data import TaskStream
-from metamirror.evaluate import load_config
 from metamirror.learner import Adapted, Learner
 from metamirror.mirror_maps.base import MirrorMap, norm
 from metamirror.mirror_maps.certify import Certificate, Witness, certify, lanczos
 from metamirror.mirror_maps.partition import layers
 from metamirror.mirror_maps.quadratic import Diagonal, Identity
-from metamirror.train import build_stream
 from metamirror.types import Batch, Params, loss_for
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from metamirror import checkpoint
+from metamirror.build import build_learner, build_stream
 from metamirror.config import RunConfig
 from metamirror.data import TaskStream
 from metamirror.evaluate import evaluate_stream, mean_and_interval
@@ -17,7 +18,7 @@ from metamirror.files import write_json
 from metamirror.learner import Learner
 from metamirror.methods import METHODS
 from metamirror.progress import Progress
-from metamirror.train import build_learner, build_stream, outer_step
+from metamirror.train import outer_step
 
 CHUNK = 20
 TEST_TASKS = 200

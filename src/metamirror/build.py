@@ -1,0 +1,64 @@
+"""What a configuration describes, built: its tasks, its network, its learner."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from metamirror import models
+from metamirror.config import RunConfig
+from metamirror.data import TaskStream, tasks
+from metamirror.learner import Learner
+from metamirror.methods import make_learner
+
+
+def build_stream(
+    config: RunConfig, split: str, *, batch: int | None = None, data_dir: Path | None = None
+) -> TaskStream:
+    """The tasks of a run; those of training alone are augmented."""
+    return tasks(
+        config.data,
+        split,
+        ways=config.ways,
+        shots=config.shots,
+        queries=config.queries,
+        seed=config.seed,
+        batch=config.tasks_per_step if batch is None else batch,
+        image_size=config.image_size,
+        augment=config.augment if split == "train" else None,
+        data_dir=data_dir,
+    )
+
+
+def build_model(config: RunConfig, stream: TaskStream) -> nn.Module:
+    """The network of a run, made for the examples of its tasks."""
+    shape = stream.example_shape
+    name = config.model or ("conv4" if len(shape) == 3 else "mlp")
+    if name == "mlp":
+        hidden = {} if config.width is None else {"hidden": (config.width, config.width)}
+        return models.build(name, inputs=math.prod(shape), outputs=stream.outputs, **hidden)
+    if len(shape) != 3:
+        raise ValueError(f"{name} takes pictures, and {config.data} has none: choose model mlp")
+    channels, size, _ = shape
+    width = {} if config.width is None else {"width": config.width}
+    return models.build(name, ways=stream.outputs, channels=channels, image_size=size, **width)
+
+
+def build_learner(config: RunConfig, stream: TaskStream) -> Learner:
+    """The learner of a run, at its seeded start."""
+    torch.manual_seed(config.seed)
+    learner = make_learner(
+        config.method,
+        build_model(config, stream).to(getattr(torch, config.dtype)),
+        steps=config.steps,
+        lr=config.lr,
+        first_order=config.first_order,
+        norm=config.norm,
+        prior=config.prior,
+        vectorize=config.vectorize and config.autocast == "none",
+    )
+    learner.autocast = torch.bfloat16 if config.autocast == "bf16" else None
+    return learner

@@ -1,0 +1,122 @@
+"""A run folder: who may write to it, whether it is the run that was meant, what stands in it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import torch
+from filelock import FileLock, Timeout
+
+from metamirror.config import RunConfig, difference, load_config
+from metamirror.files import read_json, remove_leftovers, write_json
+from metamirror.progress import warn
+from metamirror.snapshot import FOLDER
+from metamirror.version import __version__
+
+FORMAT = 1
+CONFIG, VERSIONS, OWNER, LOCK = "config.json", "versions.json", "owner.json", ".lock"
+MAY_DIFFER = ("iterations", "checkpoint_every", "on_nonfinite")
+"""What may change when a run is continued, since it decides nothing that has been computed."""
+
+
+@contextmanager
+def claimed(folder: Path, config: RunConfig, *, resume: bool) -> Iterator[None]:
+    """The folder, ready to be written to by this process alone.
+
+    A process that is killed leaves no claim behind: the lock is the system's, not a file's.
+    """
+    _check_use(folder, resume)
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / LOCK, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise ValueError(
+            f"{folder} is in use by {_owner(folder)}: let it end, or stop it"
+        ) from error
+    try:
+        _check_use(folder, resume)
+        write_json(folder / OWNER, {"pid": os.getpid(), "host": socket.gethostname()})
+        for part in (folder, folder / FOLDER, folder / "best", folder / "last"):
+            remove_leftovers(part)
+        if (folder / CONFIG).exists():
+            _check_same(folder, config)
+        write_json(folder / VERSIONS, versions())
+        write_json(folder / CONFIG, asdict(config))
+        yield
+    finally:
+        (folder / OWNER).unlink(missing_ok=True)
+        lock.release()
+
+
+def versions() -> dict[str, object]:
+    """What a run was made with."""
+    return {
+        "format": FORMAT,
+        "metamirror": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _check_use(folder: Path, resume: bool) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file: choose another folder with --out")
+    # What a process leaves that was killed before it wrote its configuration counts for nothing.
+    inside = [p for p in folder.glob("*") if p.name not in (OWNER, LOCK, VERSIONS)]
+    if not [p for p in inside if p.suffix != ".tmp"]:
+        return
+    if not (folder / CONFIG).exists():
+        raise ValueError(f"{folder} is not empty and holds no run: choose another folder")
+    if not resume:
+        raise ValueError(
+            f"{folder} is not empty: continue its run with --resume, choose another folder, or "
+            f"remove it"
+        )
+
+
+def _check_same(folder: Path, config: RunConfig) -> None:
+    """Refuses to continue one run as another."""
+    before = read_json(folder / VERSIONS) if (folder / VERSIONS).exists() else {}
+    if before.get("format", FORMAT) != FORMAT:
+        raise ValueError(
+            f"{folder} is a run of format {before['format']}, and this version of metamirror "
+            f"({__version__}) continues format {FORMAT}: use metamirror {before.get('metamirror')}"
+        )
+    stored = load_config(folder)
+    for key in difference(config, stored):
+        ours, theirs = getattr(config, key), getattr(stored, key)
+        if key not in MAY_DIFFER:
+            raise ValueError(
+                f"{folder} was started with {key} {theirs}, not {ours}: leave that out to "
+                f"continue it, or choose another folder"
+            )
+        if key == "iterations" and (config.schedule == "cosine" or ours < theirs):
+            rule = "can only grow" if ours < theirs else "decides the cosine schedule"
+            raise ValueError(
+                f"{folder} was started with {theirs} iterations, not {ours}, which {rule}"
+            )
+    now = versions()
+    for name in sorted(set(now) & set(before)):
+        if now[name] != before[name]:
+            warn(
+                f"{folder} was made with {name} {before[name]}, and this is {now[name]}: the rest "
+                f"may differ in rounding from an undisturbed run"
+            )
+
+
+def _owner(folder: Path) -> str:
+    try:
+        owner = read_json(folder / OWNER)
+        return f"process {owner['pid']} on {owner['host']}"
+    except (ValueError, KeyError, TypeError):
+        return "another process"

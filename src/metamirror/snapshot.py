@@ -1,0 +1,180 @@
+"""Checkpoints: everything that the rest of a run depends on, in one file each.
+
+`RUN/checkpoints/step-00000200.safetensors` holds the learner, the optimiser's moments, the best
+learner so far, the random state, and as JSON the step, the scores and the sums behind the next line
+of metrics. A file is written aside and renamed, and carries a checksum. The last two are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from metamirror import checkpoint, tensor_file
+from metamirror.files import write_atomically
+from metamirror.learner import Learner
+from metamirror.outer import parameters_of
+from metamirror.progress import warn
+from metamirror.tensor_file import DamagedFileError
+
+FOLDER = "checkpoints"
+FORMAT = 1
+KEPT = 2
+
+
+@dataclass
+class Standing:
+    """Where a run stands, beside its tensors.
+
+    Attributes:
+        step: outer steps done.
+        best_step: the step of the best validation so far.
+        best_score: its score, of which more is better.
+        losses: the sum of the meta-losses since the last line of metrics.
+        accuracies: the same of the accuracies; None for regression.
+        counted: how many steps are in those sums.
+        skipped: steps passed over, since something in them was not finite.
+        skipped_in_a_row: those of them since the last good step.
+        metrics_bytes: how long metrics.jsonl was.
+    """
+
+    step: int = 0
+    best_step: int | None = None
+    best_score: float | None = None
+    losses: float = 0.0
+    accuracies: float | None = None
+    counted: int = 0
+    skipped: int = 0
+    skipped_in_a_row: int = 0
+    metrics_bytes: int = 0
+
+
+def pack(
+    learner: Learner,
+    optimizer: torch.optim.Optimizer,
+    standing: Standing,
+    best: Mapping[str, Tensor],
+) -> bytes:
+    """The content of a checkpoint."""
+    parts: dict[str, Mapping[str, Tensor]] = {
+        "learner": checkpoint.tensors_of(learner),
+        "optimizer": _moments(optimizer),
+        "best": best,
+        "random": {"cpu": torch.get_rng_state()},
+    }
+    if next(learner.parameters()).is_cuda:
+        parts["random"] = {**parts["random"], "cuda": torch.cuda.get_rng_state()}
+    tensors = {f"{part}/{name}": t for part, some in parts.items() for name, t in some.items()}
+    return tensor_file.pack(tensors, {"format": FORMAT, **asdict(standing)})
+
+
+def unpack(
+    content: bytes, origin: object, learner: Learner, optimizer: torch.optim.Optimizer
+) -> tuple[Standing, dict[str, Tensor]]:
+    """Puts a checkpoint into a learner and its optimiser; gives the standing and the best."""
+    tensors, facts = tensor_file.unpack(content, origin)
+    parts: dict[str, dict[str, Tensor]] = {}
+    for address, tensor in tensors.items():
+        part, _, name = address.partition("/")
+        parts.setdefault(part, {})[name] = tensor
+    checkpoint.fill(learner, parts.get("learner", {}), origin)
+    _fill_moments(optimizer, parts.get("optimizer", {}), origin)
+    random = parts.get("random", {})
+    if "cpu" in random:
+        torch.set_rng_state(random["cpu"])
+    if "cuda" in random and torch.cuda.is_available():
+        torch.cuda.set_rng_state(random["cuda"])
+    return _standing(facts, origin), parts.get("best", {})
+
+
+def write(run: Path, step: int, content: bytes) -> None:
+    """Adds a checkpoint to a run, and removes those that are no longer needed."""
+    (run / FOLDER).mkdir(exist_ok=True)
+    write_atomically(file_of(run, step), content)
+    older = [file for file in files(run) if step_of(file) <= step]
+    for file in older[:-KEPT]:
+        file.unlink()
+
+
+def newest(run: Path) -> tuple[bytes, Path] | None:
+    """The newest intact checkpoint of a run; None if it has none at all.
+
+    A damaged one is put aside, with a warning, and the one before it is taken.
+    """
+    there = files(run)
+    for file in reversed(there):
+        content = file.read_bytes()
+        try:
+            facts = tensor_file.unpack(content, file)[1]
+        except DamagedFileError as error:
+            aside = file.with_suffix(".damaged")
+            warn(f"{error}; it is put aside as {aside.name}, and the one before is used")
+            file.rename(aside)
+            continue
+        _standing(facts, file)
+        return content, file
+    if there or list((run / FOLDER).glob("step-*.damaged")):
+        raise ValueError(
+            f"{run / FOLDER} holds no intact checkpoint: restore one from a backup, or start "
+            f"again in another folder with --config {run / 'config.json'}"
+        )
+    return None
+
+
+def files(run: Path) -> list[Path]:
+    """The checkpoints of a run, oldest first."""
+    return sorted((run / FOLDER).glob("step-*.safetensors"), key=step_of)
+
+
+def file_of(run: Path, step: int) -> Path:
+    """Where the checkpoint of a step is."""
+    return run / FOLDER / f"step-{step:08d}.safetensors"
+
+
+def step_of(file: Path) -> int:
+    """The step in a checkpoint's name."""
+    number = file.stem.removeprefix("step-")
+    return int(number) if number.isdecimal() else -1
+
+
+def _standing(facts: Mapping[str, Any], origin: object) -> Standing:
+    known = {field.name for field in fields(Standing)}
+    if facts.get("format") != FORMAT:
+        raise ValueError(
+            f"{origin} is a checkpoint of format {facts.get('format')}, and this version of "
+            f"metamirror reads format {FORMAT}: continue it with the version in versions.json"
+        )
+    if known | {"format"} != set(facts):
+        raise ValueError(f"{origin} lacks {sorted(known - set(facts))}, or has fields besides")
+    return Standing(**{name: facts[name] for name in known})
+
+
+def _moments(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    return {
+        f"{i}/{name}": value
+        for i, p in enumerate(parameters_of(optimizer))
+        for name, value in optimizer.state.get(p, {}).items()
+        if isinstance(value, Tensor)
+    }
+
+
+def _fill_moments(
+    optimizer: torch.optim.Optimizer, stored: Mapping[str, Tensor], origin: object
+) -> None:
+    parameters = parameters_of(optimizer)
+    optimizer.state.clear()
+    for address, value in stored.items():
+        index, _, name = address.partition("/")
+        p = parameters[int(index)] if int(index) < len(parameters) else None
+        if p is None or (value.dim() and value.shape != p.shape):
+            raise ValueError(
+                f"{origin} holds {name} of shape {tuple(value.shape)} for parameter {index}, "
+                f"which does not fit this run's optimiser"
+            )
+        # Adam counts its steps on the CPU.
+        optimizer.state[p][name] = value.to(p.device) if value.dim() else value

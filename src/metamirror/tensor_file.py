@@ -1,0 +1,70 @@
+"""One safetensors file that carries a few facts as JSON, and a checksum over all of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+KEY = "metamirror"
+"""One entry of metadata: safetensors writes several in an order that changes from run to run."""
+
+
+class DamagedFileError(ValueError):
+    """A file that does not hold what was written to it."""
+
+
+def pack(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> bytes:
+    """The content of a file. Facts are what JSON can hold; floats come back bit for bit.
+
+    >>> content = pack({"w": torch.ones(2)}, {"step": 3})
+    >>> unpack(content, "a file")
+    ({'w': tensor([1., 1.])}, {'step': 3})
+    """
+    plain = {name: t.detach().contiguous().cpu() for name, t in tensors.items()}
+    words = json.dumps(dict(facts), allow_nan=False)
+    return safetensors.torch.save(plain, {KEY: f"{_digest(plain, words)} {words}"})
+
+
+def unpack(content: bytes, name: object) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors and facts; a file that was changed after it was written is refused by name.
+
+    A plain safetensors file, as other programs write them, has no checksum and no facts.
+    """
+    try:
+        tensors = safetensors.torch.load(content)
+        size = int.from_bytes(content[:8], "little")
+        metadata = json.loads(content[8 : 8 + size]).get("__metadata__", {})
+    except (SafetensorError, ValueError) as error:
+        raise DamagedFileError(f"{name} is damaged: {error}") from error
+    if KEY not in metadata:
+        return tensors, {}
+    digest, _, words = metadata[KEY].partition(" ")
+    if digest != _digest(tensors, words):
+        raise DamagedFileError(f"{name} is damaged: its checksum does not fit its content")
+    return tensors, json.loads(words)
+
+
+def read(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """`unpack` of a file."""
+    try:
+        return unpack(file.read_bytes(), file)
+    except FileNotFoundError as error:
+        raise ValueError(f"there is no {file}") from error
+
+
+def _digest(tensors: Mapping[str, Tensor], words: str) -> str:
+    digest = hashlib.sha256(words.encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        # As bytes: numpy does not know every type of torch.
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()

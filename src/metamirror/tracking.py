@@ -1,0 +1,95 @@
+"""What a run says of itself while it goes: metrics, timing, and TensorBoard where asked for."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from metamirror.files import to_json
+from metamirror.progress import warn
+
+METRICS, TIMING = "metrics.jsonl", "timing.jsonl"
+
+
+class Tracker:
+    """Writes metrics.jsonl, which holds nothing that a second run would not give again.
+
+    Wall-clock figures go to timing.jsonl.
+
+    Args:
+        run: the run folder.
+        keep: bytes of metrics.jsonl that belong to the checkpoint the run goes on from.
+        step: the step of that checkpoint.
+        tensorboard: write TensorBoard events as well.
+    """
+
+    def __init__(self, run: Path, keep: int, step: int, tensorboard: bool):
+        self.run = run
+        self._events: Any = _event_writer(run, step) if tensorboard else None
+        self._metrics = os.open(run / METRICS, os.O_RDWR | os.O_CREAT, 0o666)
+        if (size := os.fstat(self._metrics).st_size) < keep:
+            warn(f"{run / METRICS} has {size} bytes, and had {keep} when the checkpoint was made")
+        os.ftruncate(self._metrics, min(size, keep))
+        os.lseek(self._metrics, 0, os.SEEK_END)
+        self._timing = (run / TIMING).open("a")
+        self._began, self._first = time.monotonic(), step
+
+    def __enter__(self) -> Tracker:
+        return self
+
+    def add(self, step: int, values: Mapping[str, float | int | None]) -> None:
+        """One line of metrics, and one of timing."""
+        line = to_json({"step": step, **values}, indent=None) + "\n"
+        _write(self._metrics, line.encode(), self.run / METRICS)
+        seconds = time.monotonic() - self._began
+        rate = (step - self._first) / max(seconds, 1e-9)
+        timing = {"step": step, "seconds": round(seconds, 3), "steps_per_second": round(rate, 3)}
+        self._timing.write(to_json(timing, indent=None) + "\n")
+        self._timing.flush()
+        if self._events is not None:
+            for name, value in values.items():
+                if value is not None:
+                    self._events.add_scalar(name, value, step)
+
+    def settle(self) -> int:
+        """Flushes the metrics to disk; their length, for a checkpoint to remember."""
+        os.fsync(self._metrics)
+        return os.fstat(self._metrics).st_size
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        os.close(self._metrics)
+        self._timing.close()
+        if self._events is not None:
+            self._events.close()
+
+
+def check_tensorboard() -> None:
+    """Refuses early what would fail after the data has been loaded."""
+    if importlib.util.find_spec("tensorboard") is None:
+        raise ValueError("TensorBoard is not installed: pip install 'metamirror[tensorboard]'")
+
+
+def _event_writer(run: Path, step: int) -> Any:
+    check_tensorboard()
+    from torch.utils.tensorboard import SummaryWriter
+
+    # What a killed process wrote after its last checkpoint is taken out of the curves.
+    return SummaryWriter(str(run / "tensorboard"), purge_step=step + 1)
+
+
+def _write(descriptor: int, content: bytes, path: Path) -> None:
+    try:
+        while content:
+            content = content[os.write(descriptor, content) :]
+    except OSError as error:
+        raise OSError(error.errno, f"cannot write: {error.strerror}", str(path)) from error
