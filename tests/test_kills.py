@@ -15,13 +15,12 @@ from metamirror import tensor_file
 from metamirror.cli import main
 from runs import forks, results
 
-DATA = "sinusoid"
-MODEL = {"sinusoid": ("--model", "mlp"), "glyphs": ("--model", "conv4", "--width", "8")}[DATA]
 KILLS = 20
 RUN = (
     "train",
-    *("--data", DATA, "--method", "mtnet", "--shots", "1", "--queries", "5", "--steps", "2"),
-    *("--tasks-per-step", "2", "--validate-every", "20", "--val-tasks", "4", *MODEL),
+    *("--data", "glyphs", "--model", "conv4", "--width", "8", "--method", "mtnet"),
+    *("--shots", "1", "--queries", "5", "--steps", "2", "--tasks-per-step", "2"),
+    *("--validate-every", "20", "--val-tasks", "4"),
 )
 WRITES = ("fsync", "replace", "ftruncate", "write", "unlink", "mkdir")
 
