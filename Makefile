@@ -36,5 +36,9 @@ results/sinusoid/%.json: | $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/metamirror evaluate runs/sinusoid/$* --json > $@.tmp
 	mv $@.tmp $@
 
+# How fast tasks are drawn beside a conv4 that learns them; METAMIRROR_HOME may hold the real data.
+results/sampler.json: benchmarks/sampler.py | $(INSTALLED)
+	$(BIN)/python benchmarks/sampler.py --out $@
+
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -9,7 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union
@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from metamirror.config import RunConfig, load_config
+from metamirror.data.folder import absolute_folder, parse_folder
 from metamirror.data_commands import DATA_COMMANDS
 from metamirror.evaluate import evaluate_run
 from metamirror.experiments.inspection import inspect_run
@@ -100,6 +101,9 @@ def train_from(base: RunConfig) -> Callable[..., None]:
             tensorboard: write TensorBoard events as well.
         """
         folder = out or default_folder(settings)
+        if settings.data.startswith("folder:"):
+            # The run must find its pictures from wherever it is asked for.
+            settings = replace(settings, data=absolute_folder(settings.data))
         run_training(
             settings,
             folder,
@@ -117,7 +121,10 @@ def train_from(base: RunConfig) -> Callable[..., None]:
 def default_folder(config: RunConfig) -> Path:
     """Where a run goes that was not told where."""
     name = config.method.replace(":", "-").replace("=", "-")
-    data = re.sub(r"[^A-Za-z0-9.-]+", "-", config.data)
+    data = config.data
+    if data.startswith("folder:"):
+        data = parse_folder(data)[0].resolve().name
+    data = re.sub(r"[^A-Za-z0-9.-]+", "-", data)
     return Path("runs") / f"{data}-{name}-{config.shots}shot-seed{config.seed}"
 
 

@@ -15,9 +15,10 @@ from rich.table import Table
 from metamirror.data import BENCHMARKS, ImageTasks, open_images, tasks
 from metamirror.data.benchmarks.install import add as install
 from metamirror.data.benchmarks.install import differences, download
-from metamirror.data.opening import folder_name, open_folder, open_glyphs
+from metamirror.data.folder import FOLDER_SIZE
+from metamirror.data.opening import check_size, folder_name, open_folder, open_glyphs
 from metamirror.data.random import SPLITS
-from metamirror.data.store import Store, data_home
+from metamirror.data.store import DamagedSet, Store, data_home
 from metamirror.files import to_json
 from metamirror.report.task_picture import draw_task
 
@@ -41,14 +42,11 @@ def list_data(json: bool = False, data_dir: Path | None = None) -> None:
             "built in",
         ),
         *(
-            _row(b.name, b.title, b.licence, "yes" if store.holds(b.name) else "no", b.source)
+            _row(b.name, b.title, b.licence, "no", b.source) | _installed(store, b.name)
             for b in BENCHMARKS.values()
         ),
         _row("folder:PATH", "pictures of your own", "yours", "-"),
     ]
-    for row in rows:
-        if row["installed"] == "yes":
-            row |= _facts(store.facts(row["name"]))
     if json:
         print(to_json({"data_dir": str(store.root), "data": rows}))
         return
@@ -92,8 +90,9 @@ def add_data(
         if source is not None or download:
             raise ValueError(f"{name} says where it is: leave out --from and --download")
         open_folder(name, store, image_size=image_size, skip_bad=skip_bad)
-        print(_summary(name, store.facts(folder_name(name, image_size))))
+        print(_summary(name, store.facts(f"{folder_name(name)}@{image_size or FOLDER_SIZE}")))
         return
+    check_size(image_size)
     remarks = _install(name, source, store, fetch=download, skip_bad=skip_bad)
     if image_size is not None:
         open_images(name, image_size=image_size, data_dir=data_dir)
@@ -117,17 +116,22 @@ def check_data(name: Name, json: bool = False, data_dir: Path | None = None) -> 
         open_glyphs(store)
     elif not name.startswith("folder:") and name not in BENCHMARKS:
         raise ValueError(f"there is nothing to check for {name!r}; choose from {_known()}")
-    key = folder_name(name, None) if name.startswith("folder:") else name
-    if not store.holds(key):
+    key = folder_name(name) if name.startswith("folder:") else name
+    # Other sizes that were made from it are checked as well.
+    found = [n for n in store.names() if n == key or n.startswith(f"{key}@")]
+    if not found:
         raise ValueError(f"{name} is not installed in {store.root}: metamirror data add {name}")
-    facts = store.check(key)
-    remarks = differences(BENCHMARKS[name], store) if name in BENCHMARKS else []
+    checked = [store.check(n) for n in found]
+    remarks = differences(BENCHMARKS[name], checked[0]) if name in BENCHMARKS else []
     if json:
-        print(to_json({"name": name, "intact": True, **_facts(facts), "remarks": remarks}))
+        sizes = [facts["shape"][2] for facts in checked]
+        facts = {"name": name, "intact": True, **_facts(checked[0]), "sizes": sizes}
+        print(to_json({**facts, "remarks": remarks}))
         return
     for remark in remarks:
         print(f"note: {remark}", file=sys.stderr)
-    print(f"intact: {_summary(name, facts)}")
+    for facts in checked:
+        print(f"intact: {_summary(name, facts)}")
 
 
 def show_data(
@@ -195,6 +199,15 @@ def _row(
 ) -> dict[str, Any]:
     found = {"name": name, "title": title, "licence": licence, "installed": installed}
     return found | ({"source": source} if source else {})
+
+
+def _installed(store: Store, name: str) -> dict[str, Any]:
+    if not store.holds(name):
+        return {}
+    try:
+        return {"installed": "yes", **_facts(store.facts(name))}
+    except DamagedSet:
+        return {"installed": "damaged"}
 
 
 def _facts(facts: dict[str, Any]) -> dict[str, Any]:

@@ -206,6 +206,8 @@ USAGE = {
     "no pictures": (("show", "sinusoid"), "no pictures"),
     "unknown option": (("show", "omniglot:spin=1"), "spin"),
     "no such size": (("show", "glyphs", "--image-size", "3"), "image_size is 3"),
+    "a size too small for a folder": (("add", "folder:.", "--image-size", "1"), "image_size is 1"),
+    "a size before the work": (("add", "cub", "--image-size", "0"), "image_size is 0"),
     "nothing": ((), ""),
 }
 
@@ -251,6 +253,46 @@ def test_a_full_disk_ends_with_2_and_leaves_what_was_there(mini, home, tmp_path)
     assert main(["data", "check", "mini-imagenet"]) == 0
 
 
+def test_one_damaged_set_does_not_hide_the_others(mini, home, capsys):
+    assert main(["data", "add", "mini-imagenet", "--from", str(mini)]) == 0
+    (home / "cub.json").write_text("{}")
+    capsys.readouterr()
+    assert main(["data", "list", "--json"]) == 0
+    listed = {row["name"]: row["installed"] for row in json.loads(capsys.readouterr().out)["data"]}
+    assert listed["cub"] == "damaged"
+    assert listed["mini-imagenet"] == "yes"
+
+
+def test_check_looks_at_the_sizes_made_from_it_too(mini, home, capsys):
+    words = ["data", "add", "mini-imagenet", "--from", str(mini), "--image-size", "20"]
+    assert main(words) == 0
+    assert main(["data", "check", "mini-imagenet"]) == 0
+    assert "20x20x3" in capsys.readouterr().out
+    (array,) = home.glob("mini-imagenet@20.*.bytes")
+    array.write_bytes(b"\7" + array.read_bytes()[1:])
+    assert main(["data", "check", "mini-imagenet"]) == 2
+
+
+@pytest.mark.parametrize("name", ["$$", "a_$b^$", "漢字"])
+def test_any_name_of_a_class_can_be_shown(name, tmp_path, capsys):
+    files = {f"train/{name}/{i}.png": sources.picture(i) for i in range(2)}
+    files |= {f"train/other/{i}.png": sources.picture(i) for i in range(2)}
+    folder = sources.write_folder(tmp_path / "x", files)
+    words = ["--ways", "2", "--queries", "1", "--out", str(tmp_path / "x.png")]
+    assert main(["data", "show", f"folder:{folder}", *words]) == 0
+    assert "Warning" not in capsys.readouterr().err
+    assert main(["data", "show", f"folder:{folder}", *words[:-1], str(tmp_path)]) == 2
+    assert "is a folder" in capsys.readouterr().err
+
+
+def test_a_file_for_a_folder_is_named_with_the_way_out(mini, tmp_path, capsys):
+    file = tmp_path / "file"
+    file.write_text("")
+    words = ["data", "add", "mini-imagenet", "--from", str(mini), "--data-dir", str(file)]
+    assert main(words) == 2
+    assert "METAMIRROR_HOME" in capsys.readouterr().err
+
+
 def test_progress_is_on_standard_error_only(mini, capsys):
     main(["data", "add", "mini-imagenet", "--from", str(mini)])
     captured = capsys.readouterr()
@@ -261,17 +303,14 @@ def test_progress_is_on_standard_error_only(mini, capsys):
 def test_a_zip_of_one_entry_that_grows_without_end_is_bounded(tmp_path, capsys):
     path = tmp_path / "bomb.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        with archive.open("images/a.jpg", "w", force_zip64=True) as entry:
-            piece = bytes(1 << 20)
-            for _ in range(200):
-                entry.write(piece)
         for split in ("train", "val", "test"):
-            archive.writestr(
-                f"{split}.csv", "filename,label\n" + ("a.jpg,n1\n" if split == "train" else "")
-            )
+            with archive.open(f"images/{split}.jpg", "w", force_zip64=True) as entry:
+                for _ in range(80):
+                    entry.write(bytes(1 << 20))
+            archive.writestr(f"{split}.csv", f"filename,label\n{split}.jpg,{split}\n")
     assert path.stat().st_size < 1 << 20
     assert main(["data", "add", "mini-imagenet", "--from", str(path)]) == 2
-    assert "a.jpg" in capsys.readouterr().err
+    assert "more than" in capsys.readouterr().err
 
 
 def test_pictures_of_any_mode_are_taken(tmp_path):

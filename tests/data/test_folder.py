@@ -161,3 +161,76 @@ def test_pictures_are_not_written_to(tmp_path):
     open_images(f"folder:{folder}")
     assert before == {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
     assert isinstance(open_images(f"folder:{folder}").pixels, np.memmap)
+
+
+def test_the_words_for_splits_may_be_capitals(tmp_path):
+    folder = sources.write_folder(tmp_path / "x", sources.folders(("Train", "VAL", "Test")))
+    images = open_images(f"folder:{folder}", image_size=16)
+    assert {s: len(images.of(s)) for s in sources.SPLITS} == sources.SPLITS
+
+
+def test_an_archive_beside_the_classes_is_not_looked_into(tmp_path, capsys):
+    folder = pets(tmp_path / "pets", classes=4)
+    files = {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*.png")}
+    sources.write_zip(folder / "backup.zip", files)
+    images = open_images(f"folder:{folder}", image_size=16)
+    assert {c.name for c in images.classes} == {f"pet {i}" for i in range(4)}
+    assert "backup.zip" in capsys.readouterr().err, "what is not used is mentioned"
+
+
+def test_one_file_under_two_names_is_refused(tmp_path):
+    folder = pets(tmp_path / "pets", classes=4)
+    (folder / "pet 9").symlink_to(folder / "pet 0")
+    with pytest.raises(ValueError, match="one file, by a link"):
+        open_images(f"folder:{folder}", image_size=16)
+
+
+def test_bad_pictures_among_grey_ones_can_be_skipped(tmp_path, capsys):
+    from metamirror.cli import main
+
+    files = {f"c{c}/{i}.png": sources.picture(i, mode="L") for c in range(3) for i in range(3)}
+    folder = sources.write_folder(tmp_path / "x", files | {"c0/0.png": b""})
+    with pytest.raises(ValueError, match=r"c0/0\.png.*--skip-bad"):
+        open_images(f"folder:{folder}", image_size=16)
+    words = ["data", "add", f"folder:{folder}", "--skip-bad", "--image-size", "16"]
+    assert main(words) == 0
+    assert "= 8, 16x16x1, 1 left out" in capsys.readouterr().out
+    assert open_images(f"folder:{folder}", image_size=16).pixels.shape == (8, 1, 16, 16)
+
+
+def test_a_relative_path_and_an_absolute_one_are_the_same_pictures(tmp_path, monkeypatch, store):
+    folder = pets(tmp_path / "pets", classes=3)
+    open_images(f"folder:{folder}", image_size=16)
+    made = [(p, p.stat().st_mtime_ns) for p in sorted(store.root.glob("*.bytes"))]
+    monkeypatch.chdir(tmp_path)
+    open_images("folder:pets", image_size=16)
+    open_images("folder:./pets/", image_size=16)
+    assert [(p, p.stat().st_mtime_ns) for p in sorted(store.root.glob("*.bytes"))] == made
+
+
+def test_a_run_finds_its_folder_from_anywhere(tmp_path, monkeypatch, capsys):
+    from metamirror.cli import main
+
+    pets(tmp_path / "pets", classes=15)
+    monkeypatch.chdir(tmp_path)
+    words = "--ways 2 --queries 2 --steps 1 --iterations 1 --width 4 --image-size 16 --val-tasks 2"
+    assert main(["train", "--method", "maml", "--data", "folder:pets", *words.split()]) == 0
+    (run,) = (tmp_path / "runs").iterdir()
+    assert run.name == "pets-maml-1shot-seed0"
+    monkeypatch.chdir("/")
+    assert main(["evaluate", str(run), "--tasks", "2"]) == 0
+
+
+def test_a_damaged_conversion_is_found_and_the_way_out_works(tmp_path, store, capsys):
+    from metamirror.cli import main
+
+    folder = pets(tmp_path / "pets", classes=3)
+    open_images(f"folder:{folder}", image_size=16)
+    (array,) = store.root.glob("*.bytes")
+    array.write_bytes(b"\7" + array.read_bytes()[1:])
+    assert main(["data", "check", f"folder:{folder}"]) == 2
+    index = next(store.root.glob("*.json"))
+    assert f"remove {index}" in capsys.readouterr().err
+    index.unlink()
+    open_images(f"folder:{folder}", image_size=16)
+    assert main(["data", "check", f"folder:{folder}"]) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 
 import numpy as np
@@ -196,6 +197,25 @@ WRONG = {
     "an empty split": ({"split": "val"}, "val split of numbers has 0 classes"),
     "no such split": ({"split": "dev"}, "'dev'"),
 }
+
+
+def test_half_a_step_is_no_address():
+    with pytest.raises(ValueError, match=r"1\.5.*whole number"):
+        stream()[1.5]
+
+
+def test_tasks_are_drawn_faster_than_any_model_can_learn_them():
+    """The bar is 2,000 a second; processor time, so that a busy machine does not decide it."""
+    images = image_set(4000, 20)
+    images = ImageSet("large", np.zeros((80_000, 1, 28, 28), np.uint8), images.classes)
+    tasks = stream(images, ways=5, shots=1, queries=15, batch=4)
+    best = float("inf")
+    for _ in range(3):
+        began = time.process_time()
+        for step in range(100):
+            tasks[step]
+        best = min(best, time.process_time() - began)
+    assert 400 / best > 2000
 
 
 @pytest.mark.parametrize("case", WRONG)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 from pathlib import Path
@@ -291,3 +292,147 @@ def test_the_real_mini_imagenet_has_its_counts(store):
     assert not any("the published" in r for r in remarks)
     assert {c.count for c in open_images("mini-imagenet").classes} == {600}
     assert store.check("mini-imagenet")["shape"] == [60_000, 3, 84, 84]
+
+
+COPIES = {
+    "omniglot": (sources.omniglot, "unpacked/"),
+    "mini-imagenet": (sources.folders, "copy/"),
+    "cub": (sources.cub, "segmentations/"),
+    "cifar-fs": (sources.cifar_folders, "again/"),
+}
+
+
+@pytest.mark.parametrize("name", COPIES)
+def test_two_copies_in_one_folder_are_refused(name, tmp_path, store):
+    """A picture counted twice would be in both support and query."""
+    layout, prefix = COPIES[name]
+    files = layout()
+    folder = sources.write_folder(tmp_path / "x", {prefix + k: v for k, v in files.items()})
+    sources.write_zip(folder / "packed.zip", files)
+    with pytest.raises(ValueError, match="two copies"):
+        add(BENCHMARKS[name], folder, store)
+    assert store.names() == []
+
+
+def test_two_lists_or_two_pictures_of_one_name_are_refused(tmp_path, store):
+    files = sources.lists()
+    one = sources.write_folder(tmp_path / "one", files | {"old/train.csv": files["train.csv"]})
+    name = next(n for n in files if n.endswith(".jpg"))
+    two = sources.write_folder(tmp_path / "two", files | {"old/" + name: files[name]})
+    for folder in (one, two):
+        with pytest.raises(ValueError, match="two copies"):
+            add(BENCHMARKS["mini-imagenet"], folder, store)
+
+
+@pytest.mark.parametrize("split", ["train", "val", "test"])
+def test_a_source_without_one_of_the_splits_does_not_replace_a_whole_one(split, tmp_path, store):
+    add(BENCHMARKS["mini-imagenet"], sources.write_folder(tmp_path / "x", sources.folders()), store)
+    before = store.check("mini-imagenet")
+    part = {k: v for k, v in sources.folders().items() if not k.startswith(split)}
+    with pytest.raises(ValueError, match=f"no {split} classes"):
+        add(BENCHMARKS["mini-imagenet"], sources.write_folder(tmp_path / "y", part), store)
+    assert store.check("mini-imagenet") == before
+
+
+def test_when_no_picture_can_be_read_the_old_state_stays(tmp_path, store):
+    add(BENCHMARKS["mini-imagenet"], sources.write_folder(tmp_path / "x", sources.folders()), store)
+    before = store.check("mini-imagenet")
+    bad = sources.write_folder(tmp_path / "y", dict.fromkeys(sources.folders(), b"no picture"))
+    with pytest.raises(ValueError, match="none of the 48 pictures"):
+        add(BENCHMARKS["mini-imagenet"], bad, store, skip_bad=True)
+    assert store.check("mini-imagenet") == before
+
+
+def test_a_class_of_which_nothing_can_be_read_is_left_out(tmp_path, store):
+    files = sources.folders()
+    files |= {k: b"" for k in files if k.startswith("train/n00001/")}
+    path = sources.write_folder(tmp_path / "x", files)
+    add(BENCHMARKS["mini-imagenet"], path, store, skip_bad=True)
+    names = {c.name for c in open_images("mini-imagenet").classes}
+    assert "n00001" not in names
+    assert len(names) == 11
+
+
+def test_a_damaged_entry_of_a_zip_can_be_skipped(tmp_path, store):
+    path = sources.write_zip(tmp_path / "x.zip", sources.folders())
+    content = path.read_bytes()
+    place = content.index(sources.picture(sources.value_of("train", 0, 0))) + 60
+    path.write_bytes(content[:place] + bytes([content[place] ^ 255]) + content[place + 1 :])
+    with pytest.raises(ValueError, match=r"n00000/0\.png"):
+        add(BENCHMARKS["mini-imagenet"], path, store)
+    remarks = add(BENCHMARKS["mini-imagenet"], path, store, skip_bad=True)
+    assert any("1 pictures could not be read" in remark for remark in remarks)
+
+
+def test_the_unpacked_folder_of_cifar_itself_may_be_given(tmp_path, store):
+    folder = sources.write_folder(tmp_path / "x", sources.cifar_python()) / "cifar-100-python"
+    add(BENCHMARKS["cifar-fs"], folder, store)
+    assert len(open_images("cifar-fs").classes) == 4
+
+
+PICTURES = np.zeros((3, 4, 4, 3), np.uint8)
+HOSTILE = {
+    "five channels": {"data": np.zeros((3, 4, 4, 5), np.uint8), "labels": [1, 2, 3]},
+    "no height": {"data": np.zeros((3, 0, 4, 3), np.uint8), "labels": [1, 2, 3]},
+    "no pictures": {"data": np.zeros((0, 4, 4, 3), np.uint8), "labels": []},
+    "labels without an axis": {"data": PICTURES, "labels": np.array(3)},
+    "no labels": {"data": PICTURES, "labels": None},
+    "members that are a number": {"image_data": PICTURES, "class_dict": {"a": 3}},
+    "members that are nothing": {"image_data": PICTURES, "class_dict": {"a": None}},
+    "members that are words": {"image_data": PICTURES, "class_dict": {"a": ["x", "y", "z"]}},
+    "infinite members": {"image_data": PICTURES, "class_dict": {"a": [0, 1, float("inf")]}},
+    "a list of classes": {"image_data": PICTURES, "class_dict": ["a"]},
+    "pictures left out": {"image_data": PICTURES, "class_dict": {"a": [0, 1]}},
+    "a picture in two classes": {"image_data": PICTURES, "class_dict": {"a": [0, 1, 2], "b": [2]}},
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_whatever_a_pickle_holds_the_complaint_names_the_file(case, tmp_path, store):
+    files = sources.category_pickles()
+    name = "miniImageNet_category_split_val.pickle"
+    path = sources.write_folder(tmp_path / "x", files | {name: pickle.dumps(HOSTILE[case])})
+    with pytest.raises(ValueError, match=name):
+        add(BENCHMARKS["mini-imagenet"], path, store)
+    assert store.names() == []
+
+
+def cifar_with(**fields) -> bytes:
+    data, fine, coarse = sources.cifar()
+    return pickle.dumps({"data": data, "fine_labels": fine, "coarse_labels": coarse} | fields, 2)
+
+
+HOSTILE_CIFAR = {
+    "a huge label": cifar_with(fine_labels=[2**70] * 8),
+    "one label": cifar_with(fine_labels=3),
+    "labels in two dimensions": cifar_with(fine_labels=np.zeros((8, 1), int)),
+    "a label beyond the names": cifar_with(fine_labels=[99] * 8),
+    "a negative label": cifar_with(fine_labels=[-1] * 8),
+    "fewer labels": cifar_with(coarse_labels=[0]),
+    "other data": cifar_with(data=np.zeros((8, 10), np.uint8)),
+    "no data": cifar_with(data=None),
+    "words": pickle.dumps("words"),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE_CIFAR)
+def test_whatever_the_cifar_archive_holds_the_complaint_names_the_file(case, tmp_path, store):
+    files = sources.cifar_python() | {"cifar-100-python/test": HOSTILE_CIFAR[case]}
+    with pytest.raises(ValueError, match="cifar-100-python/test"):
+        add(BENCHMARKS["cifar-fs"], sources.write_folder(tmp_path / "x", files), store)
+    assert store.names() == []
+
+
+def test_a_damaged_array_file_is_named(tmp_path, store):
+    files = sources.tiered_arrays()
+    whole = files["val_images.npz"]
+    plain = io.BytesIO()
+    np.save(plain, np.zeros(3))
+    squeezed = io.BytesIO()
+    np.savez_compressed(squeezed, images=np.arange(60000, dtype=np.uint8).reshape(-1, 4, 5, 3))
+    bent = bytearray(squeezed.getvalue())
+    bent[len(bent) // 2] ^= 255
+    for content in (whole[:-100], whole[:50], b"", plain.getvalue(), bytes(bent)):
+        path = sources.write_folder(tmp_path / "x", files | {"val_images.npz": content})
+        with pytest.raises(ValueError, match=r"val_images\.npz"):
+            add(BENCHMARKS["tiered-imagenet"], path, store)

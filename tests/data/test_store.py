@@ -59,9 +59,11 @@ def test_rows_that_are_left_out_are_closed_up(left_out, tmp_path):
     assert install(store, range(5), left_out=left_out) == len(left_out)
     assert values_of(store) == [v for v in range(5) if v not in left_out]
     images = store.open("toy")
-    for c, members in zip(images.classes, ({0, 1, 2}, {3, 4}), strict=True):
+    members = {"0": {0, 1, 2}, "1": {3, 4}}
+    assert {c.name for c in images.classes} == {n for n, m in members.items() if m - left_out}
+    for c in images.classes:
         found = images.pixels[c.start : c.start + c.count, 0, 0, 0].tolist()
-        assert found == sorted(members - left_out)
+        assert found == sorted(members[c.name] - left_out)
     store.check("toy")
 
 
@@ -121,6 +123,22 @@ DAMAGE = {
     "classes beyond the array": lambda root, array: change(
         root, classes=[{"name": "a", "split": "train", "start": 0, "count": 6}]
     ),
+    "a class twice": lambda root, array: change(
+        root,
+        classes=[
+            {"name": "a", "split": "train", "start": 0, "count": 3},
+            {"name": "a", "split": "test", "start": 3, "count": 2},
+        ],
+    ),
+    "a class without a name": lambda root, array: change(
+        root, classes=[{"name": None, "split": "train", "start": 0, "count": 5}]
+    ),
+    "half a picture": lambda root, array: change(
+        root, classes=[{"name": "a", "split": "train", "start": 0.0, "count": 5}]
+    ),
+    "no count of what was left out": lambda root, array: change(root, left_out=None),
+    "a number for a checksum": lambda root, array: change(root, sha256=7),
+    "an index without end": lambda root, array: (root / "toy.json").write_text("[" * 100_000),
     "a class of no split": lambda root, array: change(
         root, classes=[{"name": "a", "split": "dev", "start": 0, "count": 5}]
     ),
@@ -137,7 +155,7 @@ def test_damage_is_found_and_named_and_adding_again_repairs_it(case, tmp_path):
     store = Store(tmp_path)
     install(store, range(5))
     DAMAGE[case](tmp_path, tmp_path / store.facts("toy")["array"])
-    with pytest.raises(ValueError, match="toy"):
+    with pytest.raises(ValueError, match="add toy again"):
         store.check("toy")
     install(store, range(5))
     store.check("toy")

@@ -36,13 +36,14 @@ def augmentation(names: str) -> Augment | None:
     """
     if names == "none":
         return None
-    for name in names.split(","):
+    words = [word.strip() for word in names.split(",")]
+    for name in words:
         if name not in AUGMENTATIONS:
             raise ValueError(
                 f"augment is {names!r}: no change is called {name!r}; choose from "
                 f"{', '.join(AUGMENTATIONS)}, with commas between them, or none"
             )
-    chosen = [AUGMENTATIONS[name] for name in names.split(",")]
+    chosen = [AUGMENTATIONS[name] for name in words]
 
     def augment(pictures: Pixels, random: np.random.Generator) -> Pixels:
         for change in chosen:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import os
 import re
+from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from metamirror.data.benchmarks.layouts import Found, files, picture_names, split_folders
+from metamirror.data.benchmarks.layouts import Found, Members, picture_names, split_folders
 from metamirror.data.reading.archive import Source
-from metamirror.data.reading.pictures import is_grey
+from metamirror.data.reading.pictures import BadPicture, is_grey
 
 FOLDER_SIZE = 84
 """Height and width unless the user says otherwise: that of the common benchmarks."""
@@ -31,31 +34,60 @@ def parse_folder(spec: str) -> tuple[Path, int]:
     return Path(rest).expanduser(), seed
 
 
-def find_folder(source: Source, split_seed: int) -> tuple[Found, int]:
-    """The classes of a folder, and how many channels its pictures need."""
+def absolute_folder(spec: str) -> str:
+    """The same pictures, named so that they are found from anywhere."""
+    path, seed = parse_folder(spec)
+    return f"folder:{path.resolve()}" + (f":split_seed={seed}" if seed else "")
+
+
+def find_folder(source: Source, split_seed: int) -> tuple[Found, int, list[str]]:
+    """The classes of a folder, the channels that its pictures need, and the files not used."""
+    check_links(source)
     found = split_folders(source) or split_at_random(source, split_seed)
-    names = [path for c in found.classes for path, _ in c.pictures]
-    grey = all(is_grey(content, name) for name, content in source.read_many(names))
-    return found, 1 if grey else 3
+    names = {path for c in found.classes for path, _ in c.pictures}
+    passed_over = [name for name in source.names if name not in names]
+    return found, 1 if all_grey(source, names) else 3, passed_over
+
+
+def all_grey(source: Source, names: Iterable[str]) -> bool:
+    """Whether no picture has colours. What cannot be read is complained of on conversion."""
+    for name, content in source.read_many(names, tolerant=True):
+        with contextlib.suppress(BadPicture):
+            if not is_grey(content, name):
+                return False
+    return True
+
+
+def check_links(source: Source) -> None:
+    """One file under two names would be in two classes, or in both support and query."""
+    seen: dict[Path, Path] = {}
+    for path in source.files:
+        other = seen.setdefault(path.resolve(), path)
+        if other is not path:
+            raise ValueError(f"{other} and {path} are one file, by a link: remove one of them")
 
 
 def split_at_random(source: Source, seed: int) -> Found:
-    """Sub-folders as classes, three fifths of them for train, a fifth each for val and test."""
-    members: dict[str, list[str]] = {}
-    for name in picture_names(source):
-        if folder := PurePosixPath(name).parent.as_posix().removeprefix("."):
-            members.setdefault(folder, []).append(name)
-    if len(members) < 3:
+    """Folders with pictures as classes, three fifths for train, a fifth each for val and test."""
+    folders = {
+        folder
+        for name in picture_names(source)
+        if (folder := PurePosixPath(name).parent.as_posix().removeprefix("."))
+    }
+    if len(folders) < 3:
         raise ValueError(
-            f"{source.path} has {len(members)} sub-folders with pictures; each is a class, and "
+            f"{source.path} has {len(folders)} sub-folders with pictures; each is a class, and "
             f"train, val and test need one at least: {source.path}/CLASS/picture.png"
         )
-    classes = sorted(members)
-    order = np.random.Generator(np.random.Philox(key=seed)).permutation(len(classes))
-    val, test = (max(1, round(share * len(classes))) for share in SHARES[1:])
-    split = ["test"] * test + ["val"] * val + ["train"] * (len(classes) - test - val)
-    split_of = {name: split[place] for name, place in zip(classes, order, strict=True)}
-    found = files(source, {(split_of[name], name): members[name] for name in classes})
+    order = np.random.Generator(np.random.Philox(key=seed)).permutation(len(folders))
+    val, test = (max(1, round(share * len(folders))) for share in SHARES[1:])
+    split = ["test"] * test + ["val"] * val + ["train"] * (len(folders) - test - val)
+    split_of = {name: split[place] for name, place in zip(sorted(folders), order, strict=True)}
+    members = Members(source)
+    for name in picture_names(source):
+        if folder := PurePosixPath(name).parent.as_posix().removeprefix("."):
+            members.add(split_of[folder], folder, name)
+    found = members.found()
     assert found is not None
     return found
 
@@ -65,5 +97,5 @@ def fingerprint(source: Source) -> str:
     lines = []
     for path in source.files:
         facts = path.stat()
-        lines.append(f"{path}\0{facts.st_size}\0{facts.st_mtime_ns}")
+        lines.append(f"{os.path.relpath(path, source.path)}\0{facts.st_size}\0{facts.st_mtime_ns}")
     return hashlib.sha256("\n".join(lines).encode(errors="surrogateescape")).hexdigest()

@@ -9,13 +9,19 @@ from pathlib import Path
 from metamirror.data import glyphs
 from metamirror.data.benchmarks import BENCHMARKS
 from metamirror.data.benchmarks.install import Conversion, write
-from metamirror.data.folder import FOLDER_SIZE, find_folder, fingerprint, parse_folder
+from metamirror.data.folder import (
+    FOLDER_SIZE,
+    absolute_folder,
+    find_folder,
+    fingerprint,
+    parse_folder,
+)
 from metamirror.data.image_set import ImageClass, ImageSet
 from metamirror.data.reading.archive import open_source
-from metamirror.data.reading.pictures import fit
+from metamirror.data.reading.pictures import SUFFIXES, fit
 from metamirror.data.store import Rows, Store, data_home
 from metamirror.options import parse_spec, read_options
-from metamirror.progress import Progress
+from metamirror.progress import Progress, say
 
 IMAGE_SETS = ("glyphs", *BENCHMARKS, "folder:PATH")
 MIN_SIZE, MAX_SIZE = 8, 1024
@@ -31,8 +37,7 @@ def open_images(
         image_size: height and width, if other than stored; made once and kept.
         data_dir: where installed data live.
     """
-    if image_size is not None and not MIN_SIZE <= image_size <= MAX_SIZE:
-        raise ValueError(f"image_size is {image_size}; it must lie in {MIN_SIZE} .. {MAX_SIZE}")
+    check_size(image_size)
     store = Store(data_home(data_dir))
     if spec.startswith("folder:"):
         return open_folder(spec, store, image_size=image_size)
@@ -55,6 +60,12 @@ def open_images(
         )
     images = resized(store.open(name), store, image_size)
     return replace(images, name=spec, classes=benchmark.arrange(images.classes, options))
+
+
+def check_size(image_size: int | None) -> None:
+    """Refuses sizes that no picture should have."""
+    if image_size is not None and not MIN_SIZE <= image_size <= MAX_SIZE:
+        raise ValueError(f"image_size is {image_size}; it must lie in {MIN_SIZE} .. {MAX_SIZE}")
 
 
 def resized(images: ImageSet, store: Store, size: int | None) -> ImageSet:
@@ -104,27 +115,33 @@ def open_glyphs(store: Store) -> ImageSet:
     return store.open("glyphs")
 
 
-def folder_name(spec: str, image_size: int | None) -> str:
-    """What the user's own pictures are called in the store."""
-    path, split_seed = parse_folder(spec)
-    key = hashlib.sha256(f"{path.resolve()}\0{split_seed}".encode()).hexdigest()[:16]
-    return f"folder-{key}@{image_size or FOLDER_SIZE}"
+def folder_name(spec: str) -> str:
+    """What the user's own pictures are called in the store, up to their size."""
+    key = absolute_folder(spec).encode(errors="surrogateescape")
+    return f"folder-{hashlib.sha256(key).hexdigest()[:16]}"
 
 
 def open_folder(
     spec: str, store: Store, *, image_size: int | None = None, skip_bad: bool = False
 ) -> ImageSet:
     """The user's own pictures, converted at the first use and whenever the folder has changed."""
+    check_size(image_size)
     path, split_seed = parse_folder(spec)
-    name = folder_name(spec, image_size)
     size = FOLDER_SIZE if image_size is None else image_size
-    with open_source(path) as source:
+    name = f"{folder_name(spec)}@{size}"
+    with open_source(path, look_into_archives=False) as source:
         state = fingerprint(source)
 
         def install() -> None:
-            found, channels = find_folder(source, split_seed)
+            found, channels, passed_over = find_folder(source, split_seed)
+            if passed_over:
+                say(
+                    f"{len(passed_over)} files of {path} are not used, such as {passed_over[0]}: "
+                    f"pictures are {', '.join(SUFFIXES)}, in a folder for each class"
+                )
             conversion = Conversion(size, channels, skip_bad=skip_bad)
-            write(store, name, found, conversion, {"fingerprint": state, "path": str(path)})
+            about: dict[str, object] = {"fingerprint": state, "path": str(path.resolve())}
+            write(store, name, found, conversion, about, called=spec)
 
         store.keep(name, "fingerprint", state, install)
     return replace(store.open(name), name=spec)

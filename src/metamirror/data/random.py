@@ -29,8 +29,8 @@ def check_address(seed: int, split: str, step: int = 0, index: int = 0) -> None:
     if split not in SPLITS:
         raise ValueError(f"split is {split!r}; choose from {', '.join(SPLITS)}")
     for name, value in (("seed", seed), ("step", step), ("index", index)):
-        if not 0 <= value < 2**63:
-            raise ValueError(f"{name} is {value}; it must lie in 0 .. 2**63 - 1")
+        if not isinstance(value, int | np.integer) or not 0 <= value < 2**63:
+            raise ValueError(f"{name} is {value}; it must be a whole number in 0 .. 2**63 - 1")
 
 
 def _philox(seed: int, split: str, step: int, index: int, purpose: int) -> np.random.Philox:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,6 +27,7 @@ from metamirror.files import read_json, sync_folder, write_json
 
 FORMAT = 1
 CHUNK = 1 << 22
+UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR)
 
 Rows = Iterable[tuple[int, Pixels | None]]
 """(row, one picture (channels, height, width)), in any order; None is a picture left out."""
@@ -35,6 +37,10 @@ def data_home(data_dir: str | Path | None = None) -> Path:
     """The folder of installed data: given, or $METAMIRROR_HOME, or the platform's own."""
     chosen = data_dir or os.environ.get("METAMIRROR_HOME")
     return Path(chosen).expanduser() if chosen else Path(platformdirs.user_data_dir("metamirror"))
+
+
+class DamagedSet(ValueError):  # noqa: N818
+    """What is installed is not what was installed."""
 
 
 class Store:
@@ -58,23 +64,19 @@ class Store:
     def facts(self, name: str) -> dict[str, Any]:
         """The index of a data set, checked for what the rest relies on."""
         path = self._index(name)
-        found = read_json(path)
         try:
+            found: dict[str, Any] = read_json(path)
             _check_index(found)
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(
-                f"{path} is not an index of format {FORMAT} ({error}): add {name} again"
-            ) from error
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise self._damaged(name, f"{path} is no index of format {FORMAT} ({error})") from error
         array = self.root / found["array"]
-        expected = int(np.prod(found["shape"]))
+        expected = math.prod(found["shape"])
         if not array.is_file():
-            raise ValueError(f"{array} is missing, though {path} names it: add {name} again")
+            raise self._damaged(name, f"{array} is missing, though {path} names it")
         if array.stat().st_size != expected:
-            raise ValueError(
-                f"{array} has {array.stat().st_size} bytes instead of {expected}: add {name} again"
-            )
-        facts: dict[str, Any] = found
-        return facts
+            found_size = array.stat().st_size
+            raise self._damaged(name, f"{array} has {found_size} bytes instead of {expected}")
+        return found
 
     def open(self, name: str) -> ImageSet:
         """A data set, its pictures memory-mapped."""
@@ -88,10 +90,7 @@ class Store:
         facts = self.facts(name)
         array = self.root / facts["array"]
         if (found := sha256_of(array)) != facts["sha256"]:
-            raise ValueError(
-                f"{array} is damaged: its sha256 is {found[:16]}… instead of "
-                f"{facts['sha256'][:16]}…; add {name} again"
-            )
+            raise self._damaged(name, f"{array} is damaged: its sha256 is {found}")
         return facts
 
     def keep(self, name: str, key: str, value: object, install: Callable[[], object]) -> None:
@@ -100,8 +99,8 @@ class Store:
         def current() -> bool:
             try:
                 return self.holds(name) and self.facts(name).get(key) == value
-            except ValueError:
-                return False  # damaged: make it again
+            except DamagedSet:
+                return False  # to be made again
 
         # Looked at first without the lock, so that a folder that cannot be written to will do.
         if not current():
@@ -123,8 +122,10 @@ class Store:
             raise ValueError(
                 f"another process is adding {name} to {self.root}: wait until it has finished"
             ) from None
-        except PermissionError as error:
-            raise PermissionError(
+        except OSError as error:
+            if error.errno not in UNWRITABLE or error.filename is None:
+                raise
+            raise OSError(
                 f"{self.root} cannot be written to ({error}): set METAMIRROR_HOME, or --data-dir, "
                 f"to a folder of yours"
             ) from error
@@ -143,7 +144,7 @@ class Store:
         """
         self._clean(name)
         part = self.root / f".{name}.part"
-        total, size = sum(c.count for c in classes), int(np.prod(shape))
+        total, size = sum(c.count for c in classes), math.prod(shape)
         missing: list[int] = []
         try:
             with part.open("wb+") as file:
@@ -152,9 +153,7 @@ class Store:
                         missing.append(row)
                         continue
                     if picture.shape != shape or picture.dtype != np.uint8:
-                        raise ValueError(
-                            f"{name}: row {row} has shape {picture.shape}, not {shape}"
-                        )
+                        raise ValueError(f"{name}: picture {row} is {picture.shape}, not {shape}")
                     # Written, not mapped: a full disk is then an error and not a signal.
                     file.seek(row * size)
                     file.write(picture.tobytes())
@@ -162,9 +161,23 @@ class Store:
                 file.truncate((total - len(missing)) * size)
                 file.flush()
                 os.fsync(file.fileno())
+            if not classes:
+                raise ValueError(f"none of the {total} pictures of {name} could be read")
             digest = sha256_of(part)
-            array = self.root / f"{name}.{digest[:16]}.bytes"
-            os.replace(part, array)
+            index = {
+                "format": FORMAT,
+                "name": name,
+                "array": f"{name}.{digest[:16]}.bytes",
+                "sha256": digest,
+                "shape": [total - len(missing), *shape],
+                "left_out": len(missing),
+                **about,
+                "classes": [asdict(c) for c in classes],
+            }
+            _check_index(index)
+            os.replace(part, self.root / f"{name}.{digest[:16]}.bytes")
+            sync_folder(self.root)
+            write_json(self._index(name), index)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                 raise
@@ -174,25 +187,18 @@ class Store:
             ) from error
         finally:
             part.unlink(missing_ok=True)
-        sync_folder(self.root)
-        index = {
-            "format": FORMAT,
-            "name": name,
-            "array": array.name,
-            "sha256": digest,
-            "shape": [total - len(missing), *shape],
-            "left_out": len(missing),
-            **about,
-            "classes": [asdict(c) for c in classes],
-        }
-        write_json(self._index(name), index)
-        self._clean(name)
+            self._clean(name)
         return len(missing)
 
     def _index(self, name: str) -> Path:
         if not re.fullmatch(r"[a-z0-9][a-z0-9@-]*", name):
             raise ValueError(f"{name!r} is no name of a data set")
         return self.root / f"{name}.json"
+
+    def _damaged(self, name: str, what: str) -> DamagedSet:
+        made_again = "@" in name or name == "glyphs"  # from something else, whenever it is used
+        way = f"remove {self._index(name)}, and it is made" if made_again else f"add {name}"
+        return DamagedSet(f"{what}: {way} again")
 
     def _clean(self, name: str) -> None:
         """Removes arrays that no index names: leftovers of a killed or superseded installation."""
@@ -212,8 +218,6 @@ def close_up(
     classes: Sequence[ImageClass], missing: Sequence[int], file: BinaryIO, size: int
 ) -> list[ImageClass]:
     """The classes without the missing rows, whose followers move up in the file."""
-    if not missing:
-        return list(classes)
     gone, kept, target = set(missing), [], 0
     for c in classes:
         start = target
@@ -226,7 +230,8 @@ def close_up(
                 file.seek(target * size)
                 file.write(picture)
             target += 1
-        kept.append(ImageClass(c.name, c.split, start, target - start, c.turns))
+        if target > start:
+            kept.append(ImageClass(c.name, c.split, start, target - start, c.turns))
     return kept
 
 
@@ -241,19 +246,29 @@ def sha256_of(path: Path, progress: Callable[[int], None] | None = None) -> str:
     return digest.hexdigest()
 
 
-def _check_index(found: Any) -> None:
+def _check_index(found: dict[str, Any]) -> None:
+    """Refuses an index that this version did not write, or that somebody has changed."""
     if found["format"] != FORMAT:
         raise ValueError(f"format is {found['format']!r}")
     shape = found["shape"]
-    if len(shape) != 4 or not all(type(n) is int and n > 0 for n in shape):
+    if len(shape) != 4 or not all(_is_count(n) and n > 0 for n in shape):
         raise ValueError(f"shape is {shape!r}")
-    if not re.fullmatch(r"[a-z0-9@.-]+\.bytes", found["array"]):
+    if not re.fullmatch(r"[a-z0-9@-]+\.[0-9a-f]{16}\.bytes", found["array"]):
         raise ValueError(f"array is {found['array']!r}")
-    str(found["sha256"])[0]
-    end = 0
+    if not re.fullmatch(r"[0-9a-f]{64}", found["sha256"]) or not _is_count(found["left_out"]):
+        raise ValueError("a checksum or a count is missing")
+    end, names = 0, set()
     for c in (ImageClass(**c) for c in found["classes"]):
-        if c.split not in SPLITS or c.start != end or type(c.count) is not int or c.count < 0:
+        counts = _is_count(c.count) and _is_count(c.start) and c.turns in (0, 1, 2, 3)
+        if not (isinstance(c.name, str) and counts and c.split in SPLITS and c.start == end):
             raise ValueError(f"class {c.name!r} is {c}")
+        if c.name in names:
+            raise ValueError(f"class {c.name!r} is there twice")
+        names.add(c.name)
         end = c.start + c.count
     if end != shape[0]:
         raise ValueError(f"the classes hold {end} pictures and the array {shape[0]}")
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and value >= 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import textwrap
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -49,7 +50,8 @@ def draw_task(task: Task, captions: Sequence[str], path: Path) -> None:
         figure.text(x, y, str(label), ha="center", va="top", fontsize=8, color=GREY)
         name, size = _shortened(caption)
         y -= 0.33 / height
-        figure.text(x, y, name, ha="center", va="center", fontsize=size, family=_FONTS)
+        text = figure.text(x, y, name, ha="center", va="center", fontsize=size, family=_FONTS)
+        text.set_parse_math(False)  # no mathematics in a name
     top = _MARGIN + _CAPTION
     for (title, pictures, mosaic), tall in zip(parts, heights, strict=True):
         most, shown = max(map(len, pictures)), min(max(map(len, pictures)), MAX_ROWS)
@@ -62,7 +64,12 @@ def draw_task(task: Task, captions: Sequence[str], path: Path) -> None:
         axes.imshow(mosaic, interpolation="nearest", aspect="auto")
         axes.set_axis_off()
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=200)
+    with warnings.catch_warnings():
+        # A letter that no font here has is drawn as a box; that says it well enough.
+        warnings.filterwarnings("ignore", message=".*missing from font.*")
+        figure.savefig(buffer, format="png", dpi=200)
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder: name the picture to make")
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, buffer.getvalue())
 
@@ -109,5 +116,5 @@ def _shortened(caption: str) -> tuple[str, float]:
     """At most two lines that fit a column, and their size in points."""
     if len(caption) <= 2:
         return caption, 14
-    words = caption.replace("_", " ").replace("$", r"\$")  # no mathematics in a name
+    words = caption.replace("_", " ")
     return "\n".join(textwrap.wrap(words, 10, max_lines=2, placeholder="…")), 7

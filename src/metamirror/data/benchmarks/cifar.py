@@ -20,7 +20,7 @@ from metamirror.data.benchmarks.layouts import (
     class_folders,
     split_folders,
 )
-from metamirror.data.benchmarks.pickled_splits import split_pickles
+from metamirror.data.benchmarks.pickled_splits import named, split_pickles
 from metamirror.data.random import SPLITS
 from metamirror.data.reading import safe_pickle
 from metamirror.data.reading.archive import Source
@@ -74,7 +74,7 @@ def archive_layout(split_of: Callable[[str, str], str | None]) -> Layout:
             (("train", "test"), _python_names, _python_records),
             (("train.bin", "test.bin"), _binary_names, _binary_records),
         ):
-            entries = [next((n for n in source.names if _is_part(n, part)), None) for part in parts]
+            entries = [_part(source, part) for part in parts]
             labels = names(source)
             if labels is None or None in entries:
                 continue
@@ -98,7 +98,7 @@ def _found(
     fine_names, coarse_names = names
     members: dict[tuple[str, str], list[Key]] = {}
     for entry in entries:
-        fine, coarse, _ = records(source, entry)
+        fine, coarse, _ = named(records, source, entry)
         if fine.max(initial=0) >= len(fine_names) or coarse.max(initial=0) >= len(coarse_names):
             raise ValueError(f"{entry} has a label beyond the {len(fine_names)} names of classes")
         for i, (f, c) in enumerate(zip(fine, coarse, strict=True)):
@@ -106,25 +106,31 @@ def _found(
             if split is not None:
                 members.setdefault((split, fine_names[f]), []).append((entry, i))
 
-    def read() -> Iterator[tuple[Key, Content]]:
+    def read(tolerant: bool) -> Iterator[tuple[Key, Content]]:
         for entry in entries:
-            for i, picture in enumerate(records(source, entry)[2]):
+            for i, picture in enumerate(named(records, source, entry)[2]):
                 yield (entry, i), picture
 
     order = sorted(members.items(), key=lambda item: (SPLITS.index(item[0][0]), item[0][1]))
-    return Found([FoundClass(name, split, keys) for (split, name), keys in order], read)
+    classes = [FoundClass(name, split, keys) for (split, name), keys in order]
+    return Found(source.path, classes, read)
 
 
-def _is_part(name: str, part: str) -> bool:
-    path = PurePosixPath(name)
-    return path.name == part and path.parent.name.startswith("cifar-100")
+def _part(source: Source, part: str) -> str | None:
+    """A file of the archive, whose folder may be what was given."""
+    for name in source.names:
+        path = PurePosixPath(name)
+        folder = path.parent.name or source.path.resolve().name
+        if path.name == part and folder.startswith("cifar-100"):
+            return name
+    return None
 
 
 def _python_names(source: Source) -> tuple[list[str], list[str]] | None:
-    entry = next((n for n in source.names if _is_part(n, "meta")), None)
+    entry = _part(source, "meta")
     if entry is None:
         return None
-    fields = _fields(source, entry)
+    fields = named(_fields, source, entry)
     return _words(fields, "fine_label_names", entry), _words(fields, "coarse_label_names", entry)
 
 
@@ -145,7 +151,7 @@ def _python_records(
 def _binary_names(source: Source) -> tuple[list[str], list[str]] | None:
     lists = []
     for file in ("fine_label_names.txt", "coarse_label_names.txt"):
-        entry = next((n for n in source.names if _is_part(n, file)), None)
+        entry = _part(source, file)
         if entry is None:
             return None
         lists.append(source.read(entry).decode("latin1").split())

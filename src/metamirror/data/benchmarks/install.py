@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from metamirror.data.benchmarks.benchmark import Benchmark
-from metamirror.data.benchmarks.layouts import Content, Found, FoundClass, Key
-from metamirror.data.image_set import ImageClass
+from metamirror.data.benchmarks.layouts import Content, Found, Key
+from metamirror.data.image_set import ImageClass, Pixels
 from metamirror.data.random import SPLITS
 from metamirror.data.reading.archive import Source, open_source
 from metamirror.data.reading.download import fetch
@@ -41,7 +42,12 @@ class Conversion:
 
 def add(benchmark: Benchmark, path: Path, store: Store, *, skip_bad: bool = False) -> list[str]:
     """Installs a benchmark from a folder, zip or tar; returns what should be known about it."""
-    with store.locked(benchmark.name, wait=False), open_source(path) as source:
+    with store.locked(benchmark.name, wait=False):
+        return _install(benchmark, path, store, skip_bad)
+
+
+def _install(benchmark: Benchmark, path: Path, store: Store, skip_bad: bool) -> list[str]:
+    with open_source(path) as source:
         found = find(benchmark, source)
         remarks = unofficial_files(benchmark, source)
         left_out = write(
@@ -53,13 +59,18 @@ def add(benchmark: Benchmark, path: Path, store: Store, *, skip_bad: bool = Fals
         )
     if left_out:
         remarks.append(f"{left_out} pictures could not be read and were left out")
-    return remarks + differences(benchmark, store)
+    return remarks + differences(benchmark, store.facts(benchmark.name))
 
 
 def find(benchmark: Benchmark, source: Source) -> Found:
     """The pictures of a benchmark, in the first layout that fits."""
     for layout in benchmark.layouts:
         if (found := layout(source)) is not None:
+            if lacking := [s for s in SPLITS if s not in {c.split for c in found.classes}]:
+                raise ValueError(
+                    f"{source.path} holds no {lacking[0]} classes of {benchmark.name}: it is "
+                    f"incomplete; give a folder or archive that holds all of {benchmark.forms}"
+                )
             return found
     raise ValueError(
         f"{source.path} holds no {benchmark.name} in a known form; accepted: {benchmark.forms}. "
@@ -68,52 +79,62 @@ def find(benchmark: Benchmark, source: Source) -> Found:
 
 
 def write(
-    store: Store, name: str, found: Found, conversion: Conversion, about: dict[str, object]
+    store: Store,
+    name: str,
+    found: Found,
+    conversion: Conversion,
+    about: dict[str, object],
+    called: str | None = None,
 ) -> int:
-    """Decodes what was found into the store; returns how many pictures were left out."""
-    classes = row_classes(found.classes, name)
+    """Decodes what was found into the store; returns how many pictures were left out.
+
+    Args:
+        store: where it goes.
+        name: what it is called there.
+        found: the pictures.
+        conversion: what becomes of them.
+        about: what else the index says.
+        called: what the user calls it.
+    """
+    classes = row_classes(found)
     place = {
         key: c.start + i
         for c, f in zip(classes, found.classes, strict=True)
         for i, key in enumerate(f.pictures)
     }
-    with Progress(f"add {name}", len(place)) as progress:
+    with Progress(f"add {called or name}", len(place)) as progress:
         return store.install(
             name,
             (conversion.channels, conversion.size, conversion.size),
             classes,
-            rows(found.read(), place, conversion, progress),
+            rows(found, place, conversion, progress),
             {"version": __version__, **about},
         )
 
 
-def row_classes(found: Sequence[FoundClass], name: str) -> list[ImageClass]:
+def row_classes(found: Found) -> list[ImageClass]:
     """One class after the other; a class in two splits would let training see the test."""
     splits: dict[str, str] = {}
     classes, start = [], 0
-    for c in found:
+    for c in found.classes:
         if splits.setdefault(c.name, c.split) != c.split:
             raise ValueError(
-                f"class {c.name!r} of {name} is in both {splits[c.name]} and {c.split}: keep one"
+                f"class {c.name!r} of {found.where} is in both {splits[c.name]} and {c.split}: "
+                f"keep one"
             )
         classes.append(ImageClass(c.name, c.split, start, len(c.pictures)))
         start += len(c.pictures)
     return classes
 
 
-def rows(
-    pictures: Iterator[tuple[Key, Content]],
-    place: dict[Key, int],
-    conversion: Conversion,
-    progress: Progress,
-) -> Rows:
+def rows(found: Found, place: dict[Key, int], conversion: Conversion, progress: Progress) -> Rows:
     """Pictures as the store takes them, in the order in which they are read."""
     done = bad = 0
-    for key, content in pictures:
+    for key, content in found.read(conversion.skip_bad):
         if key not in place:
             continue
         try:
-            picture = picture_row(content, key, conversion)
+            picture = picture_row(content, found.where / key[0], conversion)
         except BadPicture as error:
             if not conversion.skip_bad:
                 raise BadPicture(f"{error}; --skip-bad leaves such pictures out") from error
@@ -123,20 +144,19 @@ def rows(
         progress.update(done, f"{bad} left out" if bad else "")
 
 
-def picture_row(content: Content, key: Key, conversion: Conversion) -> np.ndarray:
+def picture_row(content: Content, name: Path, conversion: Conversion) -> Pixels:
     """One picture (channels, height, width) in bytes."""
     size, channels = conversion.size, conversion.channels
     if isinstance(content, bytes):
-        picture = decode(content, key[0], size, channels)
+        picture = decode(content, str(name), size, channels)
     else:
         picture = fit(content, size, channels)
     picture = np.ascontiguousarray(picture.transpose(2, 0, 1))
     return 255 - picture if conversion.inverted else picture
 
 
-def differences(benchmark: Benchmark, store: Store) -> list[str]:
+def differences(benchmark: Benchmark, facts: Mapping[str, Any]) -> list[str]:
     """Where what is stored departs from the published data set."""
-    facts = store.facts(benchmark.name)
     counts = dict.fromkeys(SPLITS, 0)
     for c in facts["classes"]:
         counts[c["split"]] += 1
@@ -180,17 +200,17 @@ def download(benchmark: Benchmark, store: Store, *, skip_bad: bool = False) -> l
             f"{benchmark.name} has no stable official address. Get it by hand ({benchmark.source}; "
             f"{benchmark.licence}), then: metamirror data add {benchmark.name} --from PATH"
         )
-    # Kept until the installation has succeeded, so that nothing is fetched twice.
-    folder = store.root / f".{benchmark.name}.download"
-    folder.mkdir(parents=True, exist_ok=True)
-    for item in benchmark.downloads:
-        if not (folder / item.file).is_file():
-            with Progress(f"fetch {item.file} (MB)", 1) as progress:
-                fetch(
-                    item.address, folder / item.file, md5=item.md5, progress=in_megabytes(progress)
-                )
-    remarks = add(benchmark, folder, store, skip_bad=skip_bad)
-    shutil.rmtree(folder)
+    with store.locked(benchmark.name, wait=False):
+        # Kept until the installation has succeeded, so that nothing is fetched twice.
+        folder = store.root / f".{benchmark.name}.download"
+        folder.mkdir(parents=True, exist_ok=True)
+        for item in benchmark.downloads:
+            if not (folder / item.file).is_file():
+                with Progress(f"fetch {item.file} (MB)", 1) as progress:
+                    report = in_megabytes(progress)
+                    fetch(item.address, folder / item.file, md5=item.md5, progress=report)
+        remarks = _install(benchmark, folder, store, skip_bad)
+        shutil.rmtree(folder)
     return remarks
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import csv
 import io
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ Content = bytes | NDArray[np.uint8]
 
 SPLIT_WORDS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 LARGE = 1 << 35
-"""No list, pickle or array of the known data sets comes near this many bytes."""
+"""No pickle or array of the known data sets comes near this many bytes."""
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,17 @@ class FoundClass:
 
 @dataclass(frozen=True)
 class Found:
-    """What a layout found: classes, and a way to read their pictures in the source's order."""
+    """What a layout found.
 
+    Attributes:
+        where: the source.
+        classes: with the places of their pictures.
+        read: (whether damaged entries of a zip come empty) -> pictures, in the source's order.
+    """
+
+    where: Path
     classes: list[FoundClass]
-    read: Callable[[], Iterator[tuple[Key, Content]]]
+    read: Callable[[bool], Iterator[tuple[Key, Content]]]
 
 
 Layout = Callable[[Source], Found | None]
@@ -49,56 +56,61 @@ Layout = Callable[[Source], Found | None]
 
 def split_folders(source: Source) -> Found | None:
     """`train/CLASS/picture`, and the same for val and test."""
-    members: dict[tuple[str, str], list[str]] = {}
+    members = Members(source)
     for name in picture_names(source):
         parts = PurePosixPath(name).parts
-        if len(parts) >= 3 and parts[-3] in SPLIT_WORDS:
-            members.setdefault((SPLIT_WORDS[parts[-3]], parts[-2]), []).append(name)
-    return files(source, members)
+        if len(parts) >= 3 and parts[-3].lower() in SPLIT_WORDS:
+            members.add(SPLIT_WORDS[parts[-3].lower()], parts[-2], name, parts[:-3])
+    return members.found()
 
 
 def class_folders(split_of: Callable[[str], str | None]) -> Layout:
     """`CLASS/picture`, where the name of a class tells its split; other folders are passed over."""
 
     def layout(source: Source) -> Found | None:
-        members: dict[tuple[str, str], list[str]] = {}
+        members = Members(source)
         for name in picture_names(source):
-            folder = PurePosixPath(name).parent.name
-            if (split := split_of(folder)) is not None:
-                members.setdefault((split, folder), []).append(name)
-        return files(source, members)
+            parts = PurePosixPath(name).parts
+            if len(parts) >= 2 and (split := split_of(parts[-2])) is not None:
+                members.add(split, parts[-2], name, parts[:-2])
+        return members.found()
 
     return layout
 
 
 def split_lists(source: Source) -> Found | None:
     """`train.csv`, `val.csv`, `test.csv` with columns filename and label, beside the pictures."""
-    lists = {
-        PurePosixPath(name).stem: name
-        for name in source.names
-        if PurePosixPath(name).name in [f"{split}.csv" for split in SPLITS]
-    }
+    lists: dict[str, str] = {}
+    for name in source.names:
+        split = PurePosixPath(name).name.removesuffix(".csv")
+        if split in SPLITS and name.endswith(".csv"):
+            if split in lists:
+                raise twice(source, lists[split], name)
+            lists[split] = name
     if not lists:
         return None
-    paths = {PurePosixPath(name).name: name for name in picture_names(source)}
-    members: dict[tuple[str, str], list[str]] = {}
-    for split in SPLITS:
-        if split not in lists:
-            continue
+    paths: dict[str, list[str]] = {}
+    for name in picture_names(source):
+        paths.setdefault(PurePosixPath(name).name, []).append(name)
+    members = Members(source)
+    for split in (s for s in SPLITS if s in lists):
         for line, row in csv_rows(source, lists[split]):
-            if row["filename"] not in paths:
+            places = paths.get(row["filename"], [])
+            if not places:
                 raise ValueError(
-                    f"{lists[split]}, line {line}, lists the picture {row['filename']!r}, which is "
-                    f"not there: the download is incomplete"
+                    f"{source.path}: {lists[split]}, line {line}, lists the picture "
+                    f"{row['filename']!r}, which is not there: the download is incomplete"
                 )
-            members.setdefault((split, row["label"]), []).append(paths[row["filename"]])
-    return files(source, members)
+            if len(places) > 1:
+                raise twice(source, *places[:2])
+            members.add(split, row["label"], places[0])
+    return members.found()
 
 
 def csv_rows(source: Source, name: str) -> Iterator[tuple[int, dict[str, str]]]:
     """The rows of a list, with their line numbers."""
     try:
-        text = source.read(name, limit=LARGE).decode("utf-8-sig")
+        text = source.read(name).decode("utf-8-sig")
         reader = csv.DictReader(io.StringIO(text, newline=""))
         if not {"filename", "label"} <= set(reader.fieldnames or ()):
             raise ValueError(
@@ -112,26 +124,52 @@ def csv_rows(source: Source, name: str) -> Iterator[tuple[int, dict[str, str]]]:
         raise ValueError(f"{name} is not a list of comma-separated values: {error}") from error
 
 
-def files(source: Source, members: Mapping[tuple[str, str], list[str]]) -> Found | None:
-    """Picture files by (split, class); nothing if there is none."""
-    if not members:
-        return None
-    classes = [
-        FoundClass(name, split, [(path, 0) for path in paths])
-        for (split, name), paths in sorted(
-            members.items(), key=lambda item: (SPLITS.index(item[0][0]), item[0][1])
-        )
-    ]
-    wanted = [path for found in classes for path, _ in found.pictures]
-    if len(set(wanted)) < len(wanted):
-        (twice, _), *_ = Counter(wanted).most_common(1)
-        raise ValueError(f"the picture {twice!r} is listed twice")
+class Members:
+    """Picture files by split and class, gathered one by one.
 
-    def read() -> Iterator[tuple[Key, Content]]:
-        for path, content in source.read_many(wanted):
-            yield (path, 0), content
+    Args:
+        source: where they are.
+    """
 
-    return Found(classes, read)
+    def __init__(self, source: Source):
+        self.source = source
+        self.pictures: dict[tuple[str, str], list[str]] = {}
+        self.roots: dict[tuple[str, str], tuple[tuple[str, ...], str]] = {}
+
+    def add(self, split: str, name: str, picture: str, root: tuple[str, ...] = ()) -> None:
+        """A picture of a class. All of a class lie under one root: two would be two copies."""
+        first = self.roots.setdefault((split, name), (root, picture))
+        if first[0] != root:
+            raise twice(self.source, first[1], picture)
+        self.pictures.setdefault((split, name), []).append(picture)
+
+    def found(self) -> Found | None:
+        """What was gathered; nothing if there is none."""
+        if not self.pictures:
+            return None
+        order = sorted(self.pictures, key=lambda key: (SPLITS.index(key[0]), key[1]))
+        classes = [
+            FoundClass(name, split, [(path, 0) for path in self.pictures[split, name]])
+            for split, name in order
+        ]
+        wanted = [path for c in classes for path, _ in c.pictures]
+        if len(set(wanted)) < len(wanted):
+            (path, _), *_ = Counter(wanted).most_common(1)
+            raise ValueError(f"{self.source.path}: the picture {path!r} is listed twice")
+
+        def read(tolerant: bool) -> Iterator[tuple[Key, Content]]:
+            for path, content in self.source.read_many(wanted, tolerant=tolerant):
+                yield (path, 0), content
+
+        return Found(self.source.path, classes, read)
+
+
+def twice(source: Source, one: str, other: str) -> ValueError:
+    """The same thing in two places: counted twice, it would be in both support and query."""
+    return ValueError(
+        f"{source.path} holds both {one} and {other}, two copies as it seems: give a folder or "
+        f"archive that holds one of them"
+    )
 
 
 def picture_names(source: Source) -> Iterator[str]:

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from metamirror.data.benchmarks.benchmark import Benchmark, Download
-from metamirror.data.benchmarks.layouts import Found, files, picture_names
+from metamirror.data.benchmarks.layouts import Found, Members, picture_names
 from metamirror.data.image_set import ImageClass, with_quarter_turns
 from metamirror.data.reading.archive import Source
 
@@ -53,21 +53,23 @@ def split_of(alphabet: str, character: str) -> str:
 
 def find(source: Source) -> Found | None:
     """`images_background/ALPHABET/characterNN/*.png`, and the same for images_evaluation."""
-    members: dict[tuple[str, str], list[str]] = {}
+    members = Members(source)
     halves = set()
     for name in picture_names(source):
         if match := PLACE.search(name):
             half, alphabet, character = match.groups()
             halves.add(half)
-            key = split_of(alphabet, character), f"{alphabet}/{character}"
-            members.setdefault(key, []).append(name)
+            name_of_class = f"{alphabet}/{character}"
+            members.add(
+                split_of(alphabet, character), name_of_class, name, (name[: match.start()],)
+            )
     if halves and len(halves) < 2:
         (missing,) = {"background", "evaluation"} - halves
         raise ValueError(
-            f"images_{missing} is missing: Omniglot comes in two halves; give the folder that "
-            f"holds both images_background.zip and images_evaluation.zip, or both unpacked"
+            f"images_{missing} is missing in {source.path}: Omniglot comes in two halves; give the "
+            f"folder that holds images_background.zip and images_evaluation.zip, or both unpacked"
         )
-    return files(source, members)
+    return members.found()
 
 
 def arrange(classes: Sequence[ImageClass], options: OmniglotOptions) -> tuple[ImageClass, ...]:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import io
 import re
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from metamirror.data.benchmarks.layouts import LARGE, Content, Found, FoundClass, Key
+from metamirror.data.benchmarks.layouts import LARGE, Content, Found, FoundClass, Key, twice
 from metamirror.data.random import SPLITS
 from metamirror.data.reading import safe_pickle
 from metamirror.data.reading.archive import Source
@@ -20,6 +21,7 @@ from metamirror.data.reading.archive import Source
 PACKED = re.compile(r"(?:^|[-_.])(train|val|test)\.(?:pkl|pickle)$")
 IMAGES = re.compile(r"(?:^|[-_.])(train|val|test)_images(?:_png\.pkl|\.npz)$")
 
+T = TypeVar("T")
 Pictures = Sequence[bytes] | NDArray[np.uint8]
 """Encoded pictures, or arrays (pictures, height, width, channels)."""
 
@@ -42,10 +44,7 @@ def by_split(source: Source, pattern: re.Pattern[str]) -> dict[str, str]:
         # Beside the training set may lie other pictures of the training classes: not a split.
         if (match := pattern.search(file)) and not re.search(r"_phase_(val|test)\.", file):
             if match[1] in entries:
-                raise ValueError(
-                    f"both {entries[match[1]]} and {name} could be the {match[1]} split: give a "
-                    f"folder that holds one of them"
-                )
+                raise twice(source, entries[match[1]], name)
             entries[match[1]] = name
     return entries
 
@@ -61,10 +60,11 @@ def packed(source: Source, entries: dict[str, str], load: Loader) -> Found | Non
     classes: list[FoundClass] = []
     for split in (s for s in SPLITS if s in entries):
         members: dict[str, list[Key]] = {}
-        pictures, labels = load(source, entries[split])
+        pictures, labels = named(load, source, entries[split])
         if len(pictures) != len(labels):
             raise ValueError(
-                f"{entries[split]} holds {len(pictures)} pictures and {len(labels)} labels"
+                f"{source.path}: {entries[split]} holds {len(pictures)} pictures and "
+                f"{len(labels)} labels"
             )
         for i, label in enumerate(labels):
             # Numbers start anew in each split, names do not.
@@ -72,13 +72,26 @@ def packed(source: Source, entries: dict[str, str], load: Loader) -> Found | Non
             members.setdefault(name, []).append((entries[split], i))
         classes += [FoundClass(name, split, keys) for name, keys in sorted(members.items())]
 
-    def read() -> Iterator[tuple[Key, Content]]:
+    def read(tolerant: bool) -> Iterator[tuple[Key, Content]]:
         for name in entries.values():
-            pictures, _ = load(source, name)
+            pictures, _ = named(load, source, name)
             for i, picture in enumerate(pictures):
                 yield (name, i), picture
 
-    return Found(classes, read)
+    return Found(source.path, classes, read)
+
+
+def named(load: Callable[[Source, str], T], source: Source, name: str) -> T:
+    """Loads, and says of which file whatever goes wrong: a file from outside can hold anything."""
+    try:
+        return load(source, name)
+    except (TypeError, ValueError, LookupError, ArithmeticError, zlib.error, EOFError) as error:
+        if name in str(error):
+            raise
+        raise ValueError(
+            f"{source.path}: {name} is damaged or holds something else than its name says "
+            f"({error}); download or copy it again"
+        ) from error
 
 
 def _read_pickle(source: Source, name: str) -> tuple[Pictures, list[str]]:
@@ -100,7 +113,7 @@ def _read_pair(source: Source, name: str) -> tuple[Pictures, list[str]]:
     labels = re.sub(r"_images(_png\.pkl|\.npz)$", "_labels.pkl", name)
     if labels not in source.names:
         raise ValueError(f"{name} is there, but not {labels}, which belongs to it")
-    fields = safe_pickle.load(source.read(labels, limit=LARGE), labels)
+    fields = safe_pickle.load(source.read(labels), labels)
     if isinstance(fields, dict):
         fields = {_text(key): value for key, value in fields.items()}
         fields = fields.get("label_specific", fields.get("labels"))
@@ -110,7 +123,7 @@ def _read_pair(source: Source, name: str) -> tuple[Pictures, list[str]]:
         try:
             with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
                 return _pictures(arrays["images"], name), names
-        except (KeyError, ValueError, EOFError, OSError, zipfile.BadZipFile) as error:
+        except (zipfile.BadZipFile, OSError, AttributeError) as error:
             raise ValueError(f"{name} holds no readable array called images: {error}") from error
     found = safe_pickle.load(content, name)
     if not isinstance(found, list | tuple | np.ndarray):
@@ -124,6 +137,10 @@ def _read_pair(source: Source, name: str) -> tuple[Pictures, list[str]]:
 def _pictures(value: Any, name: str) -> NDArray[np.uint8]:
     if not (isinstance(value, np.ndarray) and value.ndim == 4 and value.dtype == np.uint8):
         raise ValueError(f"{name} holds no pictures (pictures, height, width, channels) in bytes")
+    if value.shape[3] not in (1, 3) or 0 in value.shape:
+        raise ValueError(
+            f"{name} holds pictures of shape {value.shape[1:]}; 1 or 3 channels needed"
+        )
     return value
 
 

@@ -63,6 +63,10 @@ class Source:
                 ) from error
         return sorted(names)
 
+    def archive_of(self, name: str) -> Path | None:
+        """The archive in which a file is, unless it lies in the folder itself."""
+        return None if name in self._plain else self._packed[self._place(name)[0]].path
+
     def read(self, name: str, limit: int = LIMIT) -> bytes:
         """The bytes of one file. In a compressed tar this may be slow: see `read_many`.
 
@@ -72,7 +76,9 @@ class Source:
         """
         return next(self.read_many([name], limit))[1]
 
-    def read_many(self, names: Iterable[str], limit: int = LIMIT) -> Iterator[tuple[str, bytes]]:
+    def read_many(
+        self, names: Iterable[str], limit: int = LIMIT, *, tolerant: bool = False
+    ) -> Iterator[tuple[str, bytes]]:
         """Each of some files once, in the order in which the archives hold them.
 
         A compressed tar has to be decompressed from its beginning to reach an entry, so that 12,000
@@ -81,6 +87,7 @@ class Source:
         Args:
             names: some of `names`, in any order.
             limit: the most bytes that one of them may have.
+            tolerant: whether a damaged entry of a zip comes without its bytes, and is no error.
         """
         wanted: dict[str, set[str]] = {prefix: set() for prefix in self._packed}
         plain = set()
@@ -90,17 +97,17 @@ class Source:
             else:
                 prefix, inner = self._place(name)
                 wanted[prefix].add(inner)
-        return self._read(sorted(plain), wanted, limit)
+        return self._read(sorted(plain), wanted, limit, tolerant)
 
     def _read(
-        self, plain: Sequence[str], wanted: dict[str, set[str]], limit: int
+        self, plain: Sequence[str], wanted: dict[str, set[str]], limit: int, tolerant: bool
     ) -> Iterator[tuple[str, bytes]]:
         for name in plain:
             with self._plain[name].open("rb") as file:
                 yield name, bounded(file, limit, f"{name} in {self.path}")
         for prefix, inner in wanted.items():
             if inner:
-                for name, data in self._packed[prefix].read(inner, limit):
+                for name, data in self._packed[prefix].read(inner, limit, tolerant=tolerant):
                     yield prefix + name, data
 
     def _place(self, name: str) -> tuple[str, str]:
@@ -129,11 +136,15 @@ class Source:
         self.close()
 
 
-def open_source(path: Path) -> Source:
+def open_source(path: Path, *, look_into_archives: bool = True) -> Source:
     """A view of a folder, a zip, a tar (plain, gz, bz2, xz) or a single file, by its suffix.
 
     Hidden files, `__MACOSX` and directories are left out. Symbolic links inside a folder are
     followed as long as they stay in it.
+
+    Args:
+        path: what to look at.
+        look_into_archives: whether those that lie in a folder belong to it, or are just files.
 
     Raises:
         ValueError: there is no such path, the folder is empty, or a link leads out of it.
@@ -149,7 +160,7 @@ def open_source(path: Path) -> Source:
     plain: dict[str, Path] = {}
     packed: dict[str, Packed] = {}
     for name, file in sorted(_walk(path)):
-        if "/" not in name and _is_archive(name):
+        if look_into_archives and "/" not in name and _is_archive(name):
             packed[name + "/"] = _archive(file)
         else:
             plain[name] = file

@@ -57,8 +57,10 @@ class Packed(ABC):
         """The names of all visible files, found when first asked for."""
 
     @abstractmethod
-    def read(self, names: Collection[str], limit: int) -> Iterator[tuple[str, bytes]]:
-        """Some files, in the archive's order."""
+    def read(
+        self, names: Collection[str], limit: int, *, tolerant: bool
+    ) -> Iterator[tuple[str, bytes]]:
+        """Some files, in the archive's order; see `Source.read_many`."""
 
     @abstractmethod
     def close(self) -> None:
@@ -101,11 +103,18 @@ class Zip(Packed):
             )
         return True
 
-    def read(self, names: Collection[str], limit: int) -> Iterator[tuple[str, bytes]]:
+    def read(
+        self, names: Collection[str], limit: int, *, tolerant: bool
+    ) -> Iterator[tuple[str, bytes]]:
         index = self.names
         for name in sorted(names, key=lambda name: index[name].header_offset):
-            with _damage(self.path, name), self._file().open(index[name]) as entry:
-                data = bounded(entry, limit, f"{name} in {self.path}")
+            try:
+                with _damage(self.path, name), self._file().open(index[name]) as entry:
+                    data = bounded(entry, limit, f"{name} in {self.path}")
+            except DamagedArchive:
+                if not tolerant:
+                    raise
+                data = b""
             yield name, data
 
     def _file(self) -> zipfile.ZipFile:
@@ -149,7 +158,10 @@ class Tar(Packed):
             raise _unsafe(self.path, info.name, "is a link, a device or sparse, not a plain file")
         return True
 
-    def read(self, names: Collection[str], limit: int) -> Iterator[tuple[str, bytes]]:
+    def read(
+        self, names: Collection[str], limit: int, *, tolerant: bool
+    ) -> Iterator[tuple[str, bytes]]:
+        # Behind damage in a tar nothing can be trusted: there is no tolerance to be had.
         index = self.names
         for name in sorted(names, key=lambda name: index[name]):
             start, size = index[name]
