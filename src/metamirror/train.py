@@ -73,7 +73,9 @@ def train(
         # The first rank alone touches the folder, and tells the others where the run stands.
         found, origin = None, out
         if ranks.first:
-            stack.enter_context(claimed(out, config, resume=resume or restarted()))
+            stack.enter_context(
+                claimed(out, config, resume=resume or restarted(), ranks=ranks.world)
+            )
             found, origin = snapshot.newest(out) or (None, out)
         content = ranks.from_first(found)
         if content:
