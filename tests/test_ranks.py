@@ -92,13 +92,18 @@ def test_a_rank_that_dies_is_started_again(victim: int, alone: Path, tmp_path: P
         stderr=subprocess.STDOUT,
         text=True,
     )
-    metrics, deadline = run / "metrics.jsonl", time.monotonic() + 120
-    while not (metrics.exists() and metrics.read_bytes().count(b"\n") >= 5):
-        assert time.monotonic() < deadline
-        assert process.poll() is None
-        time.sleep(0.005)
-    os.kill(rank_of(process.pid, victim), signal.SIGKILL)
-    output, _ = process.communicate(timeout=200)
+    try:
+        metrics, deadline = run / "metrics.jsonl", time.monotonic() + 120
+        while not (metrics.exists() and metrics.read_bytes().count(b"\n") >= 5):
+            assert time.monotonic() < deadline
+            assert process.poll() is None
+            time.sleep(0.005)
+        os.kill(rank_of(process.pid, victim), signal.SIGKILL)
+        output, _ = process.communicate(timeout=120)
+    finally:
+        # Asked to end, torchrun ends its ranks too.
+        process.terminate()
+        process.wait(60)
     assert process.returncode == 0, output
     assert "done: " in output
     assert_close(run, alone)
