@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -33,11 +34,13 @@ class Ranks:
         device: where it computes.
         rank: its number.
         world: how many there are.
+        store: what they can leave each other word in.
     """
 
     device: torch.device
     rank: int = 0
     world: int = 1
+    store: Any = None
 
     @property
     def first(self) -> bool:
@@ -67,6 +70,13 @@ class Ranks:
             dist.broadcast(buffer, 0)
         return buffer.cpu().numpy().tobytes()
 
+    def part(self) -> None:
+        """Waits until every rank is done: who leaves early may cut off what others still read."""
+        if self.world > 1:
+            self.store.set(f"done/{self.rank}", "yes")
+            everyone = [f"done/{rank}" for rank in range(self.world)]
+            self.store.wait(everyone, timedelta(seconds=SECONDS_TO_MEET))
+
 
 @contextmanager
 def joined_ranks(device: str) -> Iterator[Ranks]:
@@ -81,13 +91,10 @@ def joined_ranks(device: str) -> Iterator[Ranks]:
         torch.cuda.set_device(chosen)
     try:
         store, rank, world = next(rendezvous("env://"))
-        dist.init_process_group(
-            "nccl" if chosen.type == "cuda" else "gloo",
-            store=_of_this_attempt(store, rank, world),
-            rank=rank,
-            world_size=world,
-        )
-        yield Ranks(chosen, rank, world)
+        store = _of_this_attempt(store, rank, world)
+        backend = "nccl" if chosen.type == "cuda" else "gloo"
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world)
+        yield Ranks(chosen, rank, world, store)
     except RuntimeError as error:
         if "onnect" not in str(error) and not isinstance(error, dist.DistError):
             raise

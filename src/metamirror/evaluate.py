@@ -160,6 +160,7 @@ def evaluate_run(
         learner = learner.to(ranks.device)
         results = evaluate_stream(learner, stream, tasks, steps=steps, every_step=True, ranks=ranks)
         first = ranks.first
+        ranks.part()
     step = checkpoint.step_of(run, which)
     found: dict[str, object] = {
         "method": config.method,
