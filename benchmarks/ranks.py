@@ -66,6 +66,7 @@ def measure(method: str, vectorize: bool, steps: int, warm_up: int = 2) -> None:
             gradient = meta_gradient(learner, parameters, stream, step, ranks)
             descend(optimizer, gradient.flat, 1.0)
             seconds.append(time.perf_counter() - began)
+        ranks.part()
         if ranks.first:
             print(json.dumps(seconds[warm_up:]))
 
@@ -82,8 +83,9 @@ def run(processes: int, threads: int, words: list[str]) -> float:
         env={**os.environ, "OMP_NUM_THREADS": str(threads)},
         capture_output=True,
         text=True,
-        check=True,
     )
+    if ended.returncode:
+        raise SystemExit(ended.stderr)
     return statistics.median(json.loads(ended.stdout.splitlines()[-1]))
 
 

@@ -50,7 +50,7 @@ def test_ranks_add_up_to_the_meta_gradient_of_one(method: str, tasks: int, world
     alone = gradient(method, tasks, Ranks(CPU))
     said: list[Tensor] = []
     for rank in range(world):
-        gradient(method, tasks, Heard(CPU, rank, world, said))
+        gradient(method, tasks, Heard(CPU, rank, world, said=said))
     together = torch.stack(said).sum(0)
     torch.testing.assert_close(together[: len(alone.flat)], alone.flat, rtol=0, atol=1e-10)
     assert together[len(alone.flat)].item() == pytest.approx(alone.loss, abs=1e-10)
@@ -79,7 +79,7 @@ def test_one_rank_that_is_asked_to_stop_stops_all(stops: tuple[bool, bool]):
     parameters = parameters_of(build_optimizer(config, learner))
     said: list[Tensor] = []
     for rank, stop in enumerate(stops):
-        meta_gradient(learner, parameters, stream, 0, Heard(CPU, rank, 2, said), stop=stop)
+        meta_gradient(learner, parameters, stream, 0, Heard(CPU, rank, 2, said=said), stop=stop)
     assert bool(torch.stack(said).sum(0)[-1] > 0) is any(stops)
 
 

@@ -75,7 +75,7 @@ def test_a_run_folder_says_what_made_it(run: Path):
     assert json.loads((run / "config.json").read_text()) == asdict(SMALL)
     made_with = json.loads((run / "versions.json").read_text())
     assert made_with["metamirror"] == mm.__version__
-    assert {"python", "torch", "numpy"} <= set(made_with)
+    assert {"python", "torch", "numpy", "threads", "ranks"} <= set(made_with)
 
 
 def test_metrics_hold_no_time(run: Path):

@@ -8,15 +8,22 @@ reducer of DistributedDataParallel does not know graphs of higher order.
 from __future__ import annotations
 
 import os
+import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.rendezvous import rendezvous
 
 from metamirror.device import choose_device
+
+SECONDS_TO_MEET = 600
 
 
 @dataclass(frozen=True)
@@ -27,11 +34,13 @@ class Ranks:
         device: where it computes.
         rank: its number.
         world: how many there are.
+        store: what they can leave each other word in.
     """
 
     device: torch.device
     rank: int = 0
     world: int = 1
+    store: Any = None
 
     @property
     def first(self) -> bool:
@@ -61,6 +70,13 @@ class Ranks:
             dist.broadcast(buffer, 0)
         return buffer.cpu().numpy().tobytes()
 
+    def part(self) -> None:
+        """Waits until every rank is done: who leaves early may cut off what others still read."""
+        if self.world > 1:
+            self.store.set(f"done/{self.rank}", "yes")
+            everyone = [f"done/{rank}" for rank in range(self.world)]
+            self.store.wait(everyone, timedelta(seconds=SECONDS_TO_MEET))
+
 
 @contextmanager
 def joined_ranks(device: str) -> Iterator[Ranks]:
@@ -73,15 +89,43 @@ def joined_ranks(device: str) -> Iterator[Ranks]:
         raise ValueError("torch.distributed does not know device 'mps': choose cpu")
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
-    dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
     try:
-        yield Ranks(chosen, dist.get_rank(), dist.get_world_size())
+        store, rank, world = next(rendezvous("env://"))
+        store = _of_this_attempt(store, rank, world)
+        backend = "nccl" if chosen.type == "cuda" else "gloo"
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world)
+        yield Ranks(chosen, rank, world, store)
     except RuntimeError as error:
-        if "onnection" not in str(error) and not isinstance(error, dist.DistError):
+        if "onnect" not in str(error) and not isinstance(error, dist.DistError):
             raise
         raise ConnectionError(f"another rank has gone: {str(error).splitlines()[0]}") from error
     finally:
-        dist.destroy_process_group()
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def _of_this_attempt(store: Any, rank: int, world: int) -> Any:
+    """A part of the store that none but the present processes have written to.
+
+    torchrun keeps its store when it starts the ranks again, and in it the addresses of those that
+    died: a new rank that reads one before it is replaced waits for nobody. So each process shows a
+    name that nobody had before, the first rank says which names it sees, and all go on once
+    everyone in one such list has answered to it.
+    """
+    own = uuid.uuid4().hex
+    store.set(f"present/{rank}", own)
+    deadline = time.monotonic() + SECONDS_TO_MEET
+    while time.monotonic() < deadline:
+        if rank == 0:
+            names = [store.get(f"present/{r}").decode() for r in range(world)]
+            store.set("attempt", ",".join(names))
+        attempt = store.get("attempt").decode()
+        if own in attempt.split(","):
+            store.set(f"{attempt}/{rank}", "here")
+            if store.check([f"{attempt}/{r}" for r in range(world)]):
+                return dist.PrefixStore(attempt, store)  # type: ignore[attr-defined]
+        time.sleep(0.02)
+    raise ConnectionError(f"rank {rank} of {world} waited {SECONDS_TO_MEET} s for the others")
 
 
 def restarted() -> bool:

@@ -67,15 +67,17 @@ def evaluate_stream(
     table = torch.zeros(2, count, steps + 1 if every_step else 1, dtype=torch.float64)
     if ranks.device.type == "cuda":
         table = table.to(ranks.device)
-    total = 0.0
+    totals = torch.zeros(2, dtype=torch.float64)
     with Progress("evaluate", count, quiet=quiet or not ranks.first) as progress:
         for done, i in enumerate(ranks.share(count), start=1):
             step, index = divmod(i, stream.batch)
             task, seed = place(stream.task(step, index), learner), stream.seeds(step)[index]
             table[:, i] = _judged(learner, task, steps, every_step, seed)
-            total += float(table[1, i, -1])
-            percent = 100 * total / done
-            note = f"accuracy {percent:.2f} %" if percent == percent else "adapting"
+            totals += table[:, i, -1].cpu()
+            loss, right = (totals / done).tolist()
+            note = f"loss {loss:.4f}" + (
+                f", accuracy {100 * right:.2f} %" if right == right else ""
+            )
             progress.update(min(count, done * ranks.world), note)
     losses, accuracies = ranks.add_up(table).tolist()
     regression = bool(table[1].isnan().all())
@@ -158,6 +160,7 @@ def evaluate_run(
         learner = learner.to(ranks.device)
         results = evaluate_stream(learner, stream, tasks, steps=steps, every_step=True, ranks=ranks)
         first = ranks.first
+        ranks.part()
     step = checkpoint.step_of(run, which)
     found: dict[str, object] = {
         "method": config.method,

@@ -27,13 +27,14 @@ MAY_DIFFER = ("iterations", "checkpoint_every", "on_nonfinite")
 
 
 @contextmanager
-def claimed(folder: Path, config: RunConfig, *, resume: bool) -> Iterator[None]:
+def claimed(folder: Path, config: RunConfig, *, resume: bool, ranks: int = 1) -> Iterator[None]:
     """The folder, ready to be written to by this process alone.
 
     A process that is killed leaves no claim behind: the lock is the system's, not a file's.
     """
     _check_use(folder, resume)
     folder.mkdir(parents=True, exist_ok=True)
+    now = {**versions(), "ranks": ranks}
     lock = FileLock(folder / LOCK, timeout=0)
     try:
         lock.acquire()
@@ -47,8 +48,8 @@ def claimed(folder: Path, config: RunConfig, *, resume: bool) -> Iterator[None]:
         for part in (folder, folder / FOLDER, folder / "best", folder / "last"):
             remove_leftovers(part)
         if (folder / CONFIG).exists():
-            _check_same(folder, config)
-        write_json(folder / VERSIONS, versions())
+            _check_same(folder, config, now)
+        write_json(folder / VERSIONS, now)
         write_json(folder / CONFIG, asdict(config))
         yield
     finally:
@@ -84,7 +85,7 @@ def _check_use(folder: Path, resume: bool) -> None:
         )
 
 
-def _check_same(folder: Path, config: RunConfig) -> None:
+def _check_same(folder: Path, config: RunConfig, now: dict[str, object]) -> None:
     """Refuses to continue one run as another."""
     before = read_json(folder / VERSIONS) if (folder / VERSIONS).exists() else {}
     if before.get("format", FORMAT) != FORMAT:
@@ -105,7 +106,6 @@ def _check_same(folder: Path, config: RunConfig) -> None:
             raise ValueError(
                 f"{folder} was started with {theirs} iterations, not {ours}, which {rule}"
             )
-    now = versions()
     for name in sorted(set(now) & set(before)):
         if now[name] != before[name]:
             warn(

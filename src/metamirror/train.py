@@ -73,7 +73,9 @@ def train(
         # The first rank alone touches the folder, and tells the others where the run stands.
         found, origin = None, out
         if ranks.first:
-            stack.enter_context(claimed(out, config, resume=resume or restarted()))
+            stack.enter_context(
+                claimed(out, config, resume=resume or restarted(), ranks=ranks.world)
+            )
             found, origin = snapshot.newest(out) or (None, out)
         content = ranks.from_first(found)
         if content:
@@ -135,6 +137,7 @@ def train(
                 if config.on_nonfinite == "stop" or nonfinite.hopeless(standing.skipped_in_a_row):
                     standing.skipped_in_a_row = 0
                     save()  # the learner as it was, beside the task that it fails on
+                    ranks.part()
                     raise NonFiniteError(f"{message}; {out / nonfinite.FOLDER} has the task")
                 standing.skipped += 1
                 if ranks.first and standing.skipped <= nonfinite.SKIPS_WRITTEN:
@@ -170,7 +173,9 @@ def train(
             if gradient.stop and not last:
                 if ranks.first:
                     say(f"stopped after step {standing.step}; go on with --resume --out {out}")
+                ranks.part()
                 raise InterruptedRun(interrupts.received or 2)
+        ranks.part()
         return learner
 
 
