@@ -16,9 +16,10 @@ from metamirror.config import load_config
 from metamirror.data import TaskStream
 from metamirror.device import place
 from metamirror.distributed import Ranks, joined_ranks
-from metamirror.files import to_json, write_atomically, write_json
+from metamirror.files import read_json, to_json, write_atomically, write_json
 from metamirror.learner import Learner, Norm, check_steps
 from metamirror.progress import Progress, warn
+from metamirror.run_folder import VERSIONS, data_changed
 from metamirror.types import Task, loss_for
 
 ALONE = Ranks(torch.device("cpu"))
@@ -157,6 +158,12 @@ def evaluate_run(
         learner.use_norm(norm)
     with joined_ranks(device) as ranks:
         stream = build_stream(config, split, batch=1, data_dir=data_dir)
+        before = read_json(run / VERSIONS) if (run / VERSIONS).is_file() else {}
+        if ranks.first and data_changed(before, stream.identity):
+            warn(
+                f"{config.data} is not what {run} was trained on: pictures or classes have changed "
+                f"since, and some may have been seen in training"
+            )
         learner = learner.to(ranks.device)
         results = evaluate_stream(learner, stream, tasks, steps=steps, every_step=True, ranks=ranks)
         first = ranks.first

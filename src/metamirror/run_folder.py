@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -27,14 +27,23 @@ MAY_DIFFER = ("iterations", "checkpoint_every", "on_nonfinite")
 
 
 @contextmanager
-def claimed(folder: Path, config: RunConfig, *, resume: bool, ranks: int = 1) -> Iterator[None]:
+def claimed(
+    folder: Path, config: RunConfig, *, resume: bool, ranks: int = 1, data: str = ""
+) -> Iterator[None]:
     """The folder, ready to be written to by this process alone.
 
     A process that is killed leaves no claim behind: the lock is the system's, not a file's.
+
+    Args:
+        folder: of the run.
+        config: of the run.
+        resume: whether a run that stands there is meant.
+        ranks: how many processes compute it.
+        data: the identity of what it learns from.
     """
     _check_use(folder, resume)
     folder.mkdir(parents=True, exist_ok=True)
-    now = {**versions(), "ranks": ranks}
+    now = {**versions(), "ranks": ranks, "data": data}
     lock = FileLock(folder / LOCK, timeout=0)
     try:
         lock.acquire()
@@ -106,12 +115,22 @@ def _check_same(folder: Path, config: RunConfig, now: dict[str, object]) -> None
             raise ValueError(
                 f"{folder} was started with {theirs} iterations, not {ours}, which {rule}"
             )
-    for name in sorted(set(now) & set(before)):
+    if data_changed(before, now["data"]):
+        raise ValueError(
+            f"{config.data} is not what it was when {folder} was started: pictures or classes have "
+            f"changed; start a new run in another folder"
+        )
+    for name in sorted(set(now) & set(before) - {"data"}):
         if now[name] != before[name]:
             warn(
                 f"{folder} was made with {name} {before[name]}, and this is {now[name]}: the rest "
                 f"may differ in rounding from an undisturbed run"
             )
+
+
+def data_changed(before: Mapping[str, object], data: object) -> bool:
+    """Whether a run's data are others than those it was started with."""
+    return before.get("data", data) != data
 
 
 def _owner(folder: Path) -> str:

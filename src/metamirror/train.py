@@ -74,7 +74,13 @@ def train(
         found, origin = None, out
         if ranks.first:
             stack.enter_context(
-                claimed(out, config, resume=resume or restarted(), ranks=ranks.world)
+                claimed(
+                    out,
+                    config,
+                    resume=resume or restarted(),
+                    ranks=ranks.world,
+                    data=stream.identity,
+                )
             )
             found, origin = snapshot.newest(out) or (None, out)
         content = ranks.from_first(found)

@@ -234,3 +234,31 @@ def test_a_damaged_conversion_is_found_and_the_way_out_works(tmp_path, store, ca
     index.unlink()
     open_images(f"folder:{folder}", image_size=16)
     assert main(["data", "check", f"folder:{folder}"]) == 0
+
+
+def test_a_run_notices_that_its_pictures_have_changed(tmp_path, capsys):
+    from metamirror.cli import main
+
+    folder, run = pets(tmp_path / "pets", classes=15), str(tmp_path / "run")
+    words = "--ways 2 --queries 2 --steps 1 --iterations 2 --width 4 --image-size 16 --val-tasks 2"
+    train = [
+        "train",
+        "--method",
+        "maml",
+        "--data",
+        f"folder:{folder}",
+        *words.split(),
+        "--out",
+        run,
+    ]
+    assert main(train) == 0
+    assert main([*train, "--resume"]) == 0
+    assert main(["evaluate", run, "--tasks", "2"]) == 0
+    assert "not what" not in capsys.readouterr().err
+    sources.write_folder(folder, {"pet 99/0.png": sources.picture(1)})
+    for i in range(5):
+        sources.write_folder(folder, {f"pet 99/{i}.png": sources.picture(i)})
+    assert main([*train, "--resume", "--iterations", "3"]) == 2
+    assert "is not what it was" in capsys.readouterr().err
+    assert main(["evaluate", run, "--tasks", "2"]) == 0
+    assert "is not what" in capsys.readouterr().err

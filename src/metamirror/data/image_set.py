@@ -39,11 +39,13 @@ class ImageSet:
         name: as users type it.
         pixels: the pictures.
         classes: in a fixed order, since tasks are drawn by position in it.
+        identity: a checksum of pixels, classes and splits as installed; empty if not installed.
     """
 
     name: str
     pixels: Pixels
     classes: tuple[ImageClass, ...]
+    identity: str = ""
 
     def of(self, split: str) -> list[ImageClass]:
         """The classes of a split."""

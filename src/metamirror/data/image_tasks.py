@@ -63,7 +63,7 @@ class ImageTasks(TaskStream):
                 f"class {few.name!r} of {images.name} has {few.count} pictures, but shots + "
                 f"queries is {shots} + {queries}: lower them, or add pictures to that class"
             )
-        self.outputs = ways
+        self.outputs, self.identity = ways, images.identity
         self.example_shape = tuple(images.pixels.shape[1:])
         self._counts = np.array([c.count for c in self.classes])
         self._starts = np.array([c.start for c in self.classes])

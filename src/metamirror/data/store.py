@@ -23,7 +23,7 @@ from filelock import FileLock, Timeout
 
 from metamirror.data.image_set import ImageClass, ImageSet, Pixels
 from metamirror.data.random import SPLITS
-from metamirror.files import read_json, sync_folder, write_json
+from metamirror.files import read_json, sync_folder, to_json, write_json
 
 FORMAT = 1
 CHUNK = 1 << 22
@@ -83,7 +83,8 @@ class Store:
         facts = self.facts(name)
         pixels = np.memmap(self.root / facts["array"], np.uint8, "r", shape=tuple(facts["shape"]))
         classes = tuple(ImageClass(**c) for c in facts["classes"])
-        return ImageSet(name, pixels, classes)
+        whole = to_json([facts["sha256"], facts["classes"]]).encode()
+        return ImageSet(name, pixels, classes, hashlib.sha256(whole).hexdigest())
 
     def check(self, name: str) -> dict[str, Any]:
         """The index, after every byte of the array was compared with its checksum."""

@@ -21,6 +21,9 @@ class TaskStream(ABC):
     outputs: int
     """What a model needs to know: the shape of one input, and the ways or target dimension."""
 
+    identity: str = ""
+    """A checksum of the data that tasks are drawn from; empty where they are generated."""
+
     def __init__(self, split: str, shots: int, queries: int, seed: int, batch: int):
         check_address(seed, split)
         for name, value in (("shots", shots), ("queries", queries), ("batch", batch)):
