@@ -183,11 +183,11 @@ def evaluate(
     if json:
         _print_json(found)
         return
-    measure, unit = ("accuracy", " %") if "accuracy" in found else ("mse", "")
+    measure, digits, unit = ("accuracy", 2, " %") if "accuracy" in found else ("mse", 4, "")
     print(
         f"{found['method']} on {found['data']}, {found['shots']}-shot, {found['steps']} steps, "
         f"{found['tasks']} {split} tasks, {found['norm']}: "
-        f"{measure} {found[measure]:.4f} ± {found['ci95']:.4f}{unit}"
+        f"{measure} {found[measure]:.{digits}f} ± {found['ci95']:.{digits}f}{unit}"
     )
 
 
