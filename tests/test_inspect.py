@@ -120,7 +120,8 @@ def test_every_method_can_be_inspected(row):
 
 def test_the_command_prints_json_and_draws_a_picture(tmp_path, capsys):
     run = tmp_path / "run"
-    assert main(["train", "--method", "gradnet", "--iterations", "3", "--out", str(run)]) == 0
+    words = "--data sinusoid --method gradnet --shots 5 --iterations 3 --val-tasks 2"
+    assert main(["train", *words.split(), "--out", str(run)]) == 0
     capsys.readouterr()
     assert main(["inspect", str(run), "--json", "--tasks", "1"]) == 0
     found = json.loads(capsys.readouterr().out)
