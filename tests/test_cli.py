@@ -147,7 +147,7 @@ def test_evaluation_is_one_json_document(run: Path, capsys):
 def test_evaluation_is_the_mean_over_its_tasks(run: Path, capsys):
     found = evaluated(capsys, str(run), "--tasks", "8", "--split", "val", "--steps", "4")
     learner = mm.load(run)
-    stream = mm.tasks("sinusoid", "val", shots=5, queries=15, seed=3, batch=1)
+    stream = mm.tasks("sinusoid", "val", shots=5, queries=15, seed=0, batch=1)  # for every run
     losses = []
     for step in range(8):
         support, query = stream.task(step, 0)

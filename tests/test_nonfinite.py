@@ -12,6 +12,7 @@ import metamirror as mm
 from metamirror import nonfinite, snapshot, tensor_file
 from metamirror.build import build_stream
 from metamirror.cli import main
+from metamirror.evaluate import _judged
 from metamirror.learner import Learner, TaskLosses
 from metamirror.nonfinite import NonFiniteError
 from metamirror.train import train
@@ -126,3 +127,35 @@ def test_the_command_ends_with_2(method: str, tmp_path: Path, capsys):
     assert err.count("\n") == 1
     assert f"of {method} is not finite at step 0, task 0, 1, 2, 3" in err
     assert str(tmp_path / "nonfinite") in err
+
+
+def test_what_is_not_finite_can_be_evaluated(tmp_path: Path, capsys):
+    run = str(tmp_path / "run")
+    words = "--data sinusoid --method maml --shots 5 --steps 1 --iterations 3 --val-tasks 2"
+    assert main(["train", *words.split(), "--lr", "0.5", "--out", run]) == 0
+    capsys.readouterr()
+    assert main(["evaluate", run, "--tasks", "5", "--steps", "60", "--json"]) == 0
+    captured = capsys.readouterr()
+    found = json.loads(captured.out)
+    assert found["mse"] is None
+    assert found["by_step"][0]["mse"] > 0
+    assert "of 5 tasks is not finite" in captured.err
+
+
+def test_a_learner_that_fails_validation_is_never_the_best(tmp_path: Path):
+    run = str(tmp_path / "run")
+    words = "--data sinusoid --method maml --shots 5 --steps 60 --lr 0.5 --iterations 3"
+    words += " --tasks-per-step 1 --validate-every 1 --val-tasks 20 --on-nonfinite skip"
+    assert main(["train", *words.split(), "--out", run]) == 0
+    lines = [json.loads(x) for x in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert any(line["val_loss"] is None for line in lines)
+    assert not (tmp_path / "run" / "best").exists()
+
+
+def test_a_model_that_answers_nothing_is_right_about_nothing():
+    broken = torch.nn.Linear(3, 2)
+    torch.nn.init.constant_(broken.weight, float("nan"))
+    task = mm.Task(*(mm.Batch(torch.rand(4, 3), torch.tensor([0, 0, 1, 1])) for _ in range(2)))
+    learner = mm.make_learner("maml", broken, steps=1)
+    found = _judged(learner, task, 1, False, 0)
+    assert found[1].item() == 0

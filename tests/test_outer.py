@@ -120,3 +120,19 @@ def test_clipping_limits_the_norm_and_the_entries():
     torch.testing.assert_close(flat, torch.tensor([0.6, -0.8]))
     clip(flat, small(clip_value=0.7))
     torch.testing.assert_close(flat, torch.tensor([0.6, -0.7]))
+
+
+def test_warp_layers_follow_the_rate_of_the_geometry():
+    config = small(method="warpgrad", geometry_lr=0.5, outer_lr=0.001)
+    learner = build_learner(config, build_stream(config, "train"))
+    optimizer = build_optimizer(config, learner)
+    rates = {id(p): g["lr"] for g in optimizer.param_groups for p in g["params"]}
+    found = {name: rates[id(p)] for name, p in learner.named_parameters() if p.requires_grad}
+    assert {rate for name, rate in found.items() if "warp" in name} == {0.5}
+    assert {rate for name, rate in found.items() if "warp" not in name} == {0.001}
+
+
+def test_a_rate_for_a_geometry_that_does_not_exist_is_refused():
+    config = small(method="maml", geometry_lr=0.5)
+    with pytest.raises(ValueError, match="maml learns nothing beside its start"):
+        build_optimizer(config, build_learner(config, build_stream(config, "train")))

@@ -410,3 +410,61 @@ def test_tensorboard_gets_every_figure(tmp_path: Path):
     pytest.importorskip("tensorboard")
     train(SMALL, tmp_path, tensorboard=True)
     assert list((tmp_path / "tensorboard").glob("events*"))
+
+
+# What a review found
+
+
+@pytest.mark.parametrize("how", ["the files", "the folder"])
+def test_a_run_whose_checkpoints_are_gone_is_not_started_over(how: str, run: Path, capsys):
+    shutil.rmtree(run / "checkpoints")
+    if how == "the files":
+        (run / "checkpoints").mkdir()
+    before = files(run)
+    assert_refused(capsys, run, resumed(run, "--iterations", "20"), "no intact checkpoint")
+    assert {**before, "launch.json": b""} == {**files(run), "launch.json": b""}
+
+
+def test_every_bit_of_a_checkpoints_header_counts(run: Path, whole: Path, capsys):
+    newest = max((run / "checkpoints").glob("*.safetensors"))
+    content = newest.read_bytes()
+    place = content.index(tensor_file.KEY.encode())
+    newest.write_bytes(content[:place] + b"n" + content[place + 1 :])
+    assert resumed(run) == 0
+    assert "damaged" in capsys.readouterr().err
+    assert results(run) == results(whole)
+
+
+def test_what_a_run_was_started_with_stays_on_record(run: Path, capsys):
+    facts = json.loads((run / "versions.json").read_text())
+    (run / "versions.json").write_text(json.dumps(facts | {"torch": "1.0"}))
+    for _ in range(2):
+        assert resumed(run) == 0
+        assert "torch 1.0" in capsys.readouterr().err
+    assert json.loads((run / "versions.json").read_text())["torch"] == "1.0"
+
+
+@pytest.mark.parametrize("content", ["[]", "3", "null"])
+def test_odd_records_are_named(content: str, run: Path, capsys):
+    (run / "versions.json").write_text(content)
+    assert_refused(capsys, run, resumed(run), "versions.json")
+    assert main(["evaluate", str(run), "--tasks", "2"]) == 2
+
+
+@pytest.mark.parametrize("field", [{"frozen": 3}, {"options": []}, {"method": None}, {"model": 1}])
+def test_odd_descriptions_of_a_learner_are_named(field: dict, run: Path, capsys):
+    for file in run.glob("*/learner.json"):
+        file.write_text(json.dumps(json.loads(file.read_text()) | field))
+    assert main(["evaluate", str(run), "--tasks", "2"]) == 2
+    assert "learner.json is damaged" in capsys.readouterr().err
+
+
+def test_a_restart_by_another_torchrun_continues_nothing(run: Path, capsys, monkeypatch):
+    """torchrun starts a refused process again: the second attempt must be refused as well."""
+    before = files(run)
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "mine")
+    words = ["--data", "sinusoid", "--iterations", "20", "--out", str(run)]
+    assert main(["train", "--method", "maml", *words]) == 2
+    assert "not empty" in capsys.readouterr().err
+    assert files(run) == before

@@ -18,14 +18,18 @@ from metamirror.methods import make_learner
 def build_stream(
     config: RunConfig, split: str, *, batch: int | None = None, data_dir: Path | None = None
 ) -> TaskStream:
-    """The tasks of a run; those of training alone are augmented."""
+    """The tasks of a run. Those of training alone have the run's seed, and are augmented.
+
+    Validation and test tasks are the same for every run, so that runs of several seeds can be
+    compared task by task.
+    """
     return tasks(
         config.data,
         split,
         ways=config.ways,
         shots=config.shots,
         queries=config.queries,
-        seed=config.seed,
+        seed=config.seed if split == "train" else 0,
         batch=config.tasks_per_step if batch is None else batch,
         image_size=config.image_size,
         augment=config.augment if split == "train" else None,

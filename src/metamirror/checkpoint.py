@@ -105,6 +105,9 @@ def load(
         raise ValueError(f"{folder / CONFIG} is not a learner of format {FORMAT}")
     if missing := FIELDS - set(config):
         raise ValueError(f"{folder / CONFIG} is damaged: it lacks {sorted(missing)}")
+    kinds = {"method": str, "options": dict, "model": dict | None, "frozen": list}
+    if odd := [name for name, kind in kinds.items() if not isinstance(config[name], kind)]:
+        raise ValueError(f"{folder / CONFIG} is damaged: {odd[0]} is {config[odd[0]]!r}")
     if model is None:
         if config["model"] is None:
             raise ValueError(f"{folder} holds a model of the user's own class: pass model=...")

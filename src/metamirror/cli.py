@@ -150,6 +150,7 @@ def evaluate(
     tasks: int = 600,
     steps: int | None = None,
     norm: Norm | None = None,
+    queries: int | None = None,
     which: Literal["best", "last"] = "best",
     device: str = "auto",
     data_dir: Path | None = None,
@@ -163,6 +164,7 @@ def evaluate(
         tasks: how many tasks.
         steps: inner steps, if other than in training.
         norm: whose statistics normalise the query, if others than in training.
+        queries: query examples a class, if others than in training.
         which: the learner with the best validation score, or the last one.
         device: auto (CUDA, MPS or CPU, in this order), or one of them.
         data_dir: where the data are, if not in the usual place.
@@ -174,6 +176,7 @@ def evaluate(
         tasks=tasks,
         steps=steps,
         norm=norm,
+        queries=queries,
         which=which,
         device=device,
         data_dir=data_dir,

@@ -33,7 +33,7 @@ class RunConfig:
         tasks_per_step: tasks per outer step, over all processes together.
         optimizer: of the outer level; sgd is Nesterov's where momentum is above 0.
         outer_lr: outer step size, beta.
-        geometry_lr: outer step size of what is not the model's; by default outer_lr.
+        geometry_lr: outer step size of what is learned beside the start; by default outer_lr.
         momentum: of sgd.
         weight_decay: an L2 penalty on everything that is meta-learned.
         schedule: how the outer step sizes fall; a cosine ends at 0 with the last iteration.

@@ -57,6 +57,12 @@ class Ranks:
             dist.all_reduce(values)
         return values
 
+    def agree(self, number: int) -> bool:
+        """Whether all ranks have the same number."""
+        numbers = torch.zeros(self.world, dtype=torch.float64, device=self.device)
+        numbers[self.rank] = number
+        return bool((self.add_up(numbers) == number).all())
+
     def from_first(self, content: bytes | None) -> bytes:
         """What the first rank holds, on every rank: only its machine needs the run folder."""
         if self.world == 1:
@@ -126,8 +132,3 @@ def _of_this_attempt(store: Any, rank: int, world: int) -> Any:
                 return dist.PrefixStore(attempt, store)  # type: ignore[attr-defined]
         time.sleep(0.02)
     raise ConnectionError(f"rank {rank} of {world} waited {SECONDS_TO_MEET} s for the others")
-
-
-def restarted() -> bool:
-    """Whether torchrun has started this process again, after a rank died."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -16,10 +17,10 @@ from metamirror.config import load_config
 from metamirror.data import TaskStream
 from metamirror.device import place
 from metamirror.distributed import Ranks, joined_ranks
-from metamirror.files import read_json, to_json, write_atomically, write_json
+from metamirror.files import to_json, write_atomically, write_json
 from metamirror.learner import Learner, Norm, check_steps
 from metamirror.progress import Progress, warn
-from metamirror.run_folder import VERSIONS, data_changed
+from metamirror.run_folder import data_changed, recorded
 from metamirror.types import Task, loss_for
 
 ALONE = Ranks(torch.device("cpu"))
@@ -102,7 +103,11 @@ def _judged(learner: Learner, task: Task, steps: int, every_step: bool, seed: in
         right = (
             float("nan")
             if task.query.y.is_floating_point()
-            else (output.argmax(-1) == task.query.y).double().mean().item()
+            # The largest of what is not a number is no answer.
+            else ((output.argmax(-1) == task.query.y) & output.isfinite().all(-1))
+            .double()
+            .mean()
+            .item()
         )
         rows.append((loss(output, task.query.y).item(), right))
     return torch.tensor(rows, dtype=torch.float64).T
@@ -110,8 +115,8 @@ def _judged(learner: Learner, task: Task, steps: int, every_step: bool, seed: in
 
 def mean_and_interval(values: list[float]) -> tuple[float, float]:
     """The mean over tasks and half its 95 % interval, 1.96 std / sqrt(n)."""
-    if len(values) < 2:
-        return values[0], float("nan")
+    if len(values) < 2 or not all(map(math.isfinite, values)):
+        return sum(values) / len(values), float("nan")
     return statistics.fmean(values), 1.96 * statistics.stdev(values) / len(values) ** 0.5
 
 
@@ -132,6 +137,7 @@ def evaluate_run(
     tasks: int = 600,
     steps: int | None = None,
     norm: Norm | None = None,
+    queries: int | None = None,
     which: Literal["best", "last"] = "best",
     device: str = "auto",
     data_dir: Path | None = None,
@@ -146,6 +152,7 @@ def evaluate_run(
         tasks: how many tasks; always the first ones of the split.
         steps: K, if other than in training.
         norm: whose statistics normalise the query, if others than in training.
+        queries: query examples a class, if others than in training.
         which: the learner with the best validation score, or the last one.
         device: auto, cpu, cuda or mps.
         data_dir: where the data are, if not in the usual place.
@@ -153,22 +160,27 @@ def evaluate_run(
     if tasks < 2:
         raise ValueError(f"tasks is {tasks}; an interval needs at least 2")
     config = load_config(run)
-    learner = checkpoint.load(run, which=which)
+    if queries is not None:
+        config = replace(config, queries=queries)
+    learner, step = loaded(run, which)
+    learner.autocast = torch.bfloat16 if config.autocast == "bf16" else None
+    if learner.autocast is not None:
+        learner.vectorize = False
     if norm is not None:
         learner.use_norm(norm)
     with joined_ranks(device) as ranks:
         stream = build_stream(config, split, batch=1, data_dir=data_dir)
-        before = read_json(run / VERSIONS) if (run / VERSIONS).is_file() else {}
-        if ranks.first and data_changed(before, stream.identity):
+        if ranks.first and data_changed(recorded(run), stream.identity):
             warn(
                 f"{config.data} is not what {run} was trained on: pictures or classes have changed "
                 f"since, and some may have been seen in training"
             )
+        if not ranks.agree(step or 0):
+            raise ValueError(f"{run} is still being trained: evaluate it when it has ended")
         learner = learner.to(ranks.device)
         results = evaluate_stream(learner, stream, tasks, steps=steps, every_step=True, ranks=ranks)
         first = ranks.first
         ranks.part()
-    step = checkpoint.step_of(run, which)
     found: dict[str, object] = {
         "method": config.method,
         "data": config.data,
@@ -178,6 +190,7 @@ def evaluate_run(
         "queries": config.queries,
         "steps": learner.steps if steps is None else steps,
         "norm": learner.norm,
+        "autocast": config.autocast,
         "tasks": tasks,
         "seed": config.seed,
         "which": which,
@@ -186,8 +199,19 @@ def evaluate_run(
         "by_step": [{"k": k, **summary(results, point=k)} for k in range(len(results[0].losses))],
     }
     if first:
+        if odd := sum(not math.isfinite(r.loss) for r in results):
+            warn(f"the loss of {odd} of {tasks} tasks is not finite after {found['steps']} steps")
         _write(run, found, results)
     return found
+
+
+def loaded(run: Path, which: Literal["best", "last"]) -> tuple[Learner, int | None]:
+    """A learner and its step, even while a process trains on and replaces both."""
+    while True:
+        before = checkpoint.step_of(run, which)
+        learner = checkpoint.load(run, which=which)
+        if checkpoint.step_of(run, which) == before:
+            return learner, before
 
 
 def _write(run: Path, found: dict[str, object], results: list[TaskResult]) -> None:
@@ -199,6 +223,7 @@ def _write(run: Path, found: dict[str, object], results: list[TaskResult]) -> No
             ("tasks", "tasks"),
             ("steps", "steps"),
             ("norm", ""),
+            ("queries", "queries"),
         )
     )
     lines = []

@@ -83,3 +83,7 @@ class Geometry(nn.Module):
 def tensor_like(value: Tensor, like: Tensor) -> Tensor:
     """Value on the device and in the floating type of `like`."""
     return value.to(device=like.device, dtype=like.dtype)
+
+
+class Inserted(nn.Module):
+    """A module that a method puts into the model: learned like a geometry, no part of the start."""

@@ -7,6 +7,8 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any
 
+from metamirror.progress import say
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -38,6 +40,7 @@ class Interrupts:
     def _hear(self, number: int, frame: FrameType | None) -> None:
         self.received = number
         self._restore()
+        say("stopping when this step is done; once more to stop at once")
 
     def _restore(self) -> None:
         for number, handler in self._before.items():

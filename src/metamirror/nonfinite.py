@@ -58,7 +58,8 @@ def describe(config: RunConfig, step: int, found: dict[int, str]) -> str:
         where = ", ".join(str(index) for index in found)
     else:
         kind, where = "meta-gradient", "none alone, only their sum"
-    clip = "" if config.clip_norm or config.clip_value else ", or set clip_norm"
+    unclipped = kind == "meta-gradient" and not (config.clip_norm or config.clip_value)
+    clip = ", or set clip_norm" if unclipped else ""
     return (
         f"the {kind} of {config.method} is not finite at step {step}, task {where}: lower lr "
         f"({config.lr}) or outer_lr ({config.outer_lr}){clip}"

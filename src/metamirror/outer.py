@@ -13,6 +13,7 @@ from metamirror.config import RunConfig
 from metamirror.data import TaskStream
 from metamirror.device import place
 from metamirror.distributed import Ranks
+from metamirror.geometry import Inserted
 from metamirror.learner import Learner
 
 NotDecomposable: type[RuntimeError] = torch.linalg.LinAlgError  # type: ignore[attr-defined]
@@ -20,10 +21,17 @@ NotDecomposable: type[RuntimeError] = torch.linalg.LinAlgError  # type: ignore[a
 
 
 def build_optimizer(config: RunConfig, learner: Learner) -> torch.optim.Optimizer:
-    """Adam or SGD over two groups: the start, which is the model's, and all the rest."""
-    start = [p for p in learner.model.parameters() if p.requires_grad]
+    """Adam or SGD over two groups: the start, which is the model's own, and all the rest."""
+    inserted = [m for m in learner.model.modules() if isinstance(m, Inserted)]
+    apart = {id(p) for module in inserted for p in module.parameters()}
+    start = [p for p in learner.model.parameters() if p.requires_grad and id(p) not in apart]
     known = {id(p) for p in start}
     rest = [p for p in learner.parameters() if p.requires_grad and id(p) not in known]
+    if config.geometry_lr is not None and not rest:
+        raise ValueError(
+            f"geometry_lr is {config.geometry_lr}, but {config.method} learns nothing beside its "
+            f"start: leave it out"
+        )
     rate = config.outer_lr if config.geometry_lr is None else config.geometry_lr
     groups = [
         {"params": params, "lr": lr, "full_lr": lr}

@@ -14,14 +14,15 @@ import numpy as np
 import torch
 from filelock import FileLock, Timeout
 
+from metamirror import snapshot
 from metamirror.config import RunConfig, difference, load_config
 from metamirror.files import read_json, remove_leftovers, write_json
 from metamirror.progress import warn
-from metamirror.snapshot import FOLDER
 from metamirror.version import __version__
 
 FORMAT = 1
 CONFIG, VERSIONS, OWNER, LOCK = "config.json", "versions.json", "owner.json", ".lock"
+LAUNCH = "launch.json"
 MAY_DIFFER = ("iterations", "checkpoint_every", "on_nonfinite")
 """What may change when a run is continued, since it decides nothing that has been computed."""
 
@@ -41,6 +42,7 @@ def claimed(
         ranks: how many processes compute it.
         data: the identity of what it learns from.
     """
+    resume = resume or restarted(folder)
     _check_use(folder, resume)
     folder.mkdir(parents=True, exist_ok=True)
     now = {**versions(), "ranks": ranks, "data": data}
@@ -54,11 +56,14 @@ def claimed(
     try:
         _check_use(folder, resume)
         write_json(folder / OWNER, {"pid": os.getpid(), "host": socket.gethostname()})
-        for part in (folder, folder / FOLDER, folder / "best", folder / "last"):
+        for part in (folder, folder / snapshot.FOLDER, folder / "best", folder / "last"):
             remove_leftovers(part)
         if (folder / CONFIG).exists():
             _check_same(folder, config, now)
-        write_json(folder / VERSIONS, now)
+        write_json(folder / LAUNCH, {"launch": launch()})
+        # What it was started with stays on record, whatever continues it.
+        if not (folder / VERSIONS).exists():
+            write_json(folder / VERSIONS, now)
         write_json(folder / CONFIG, asdict(config))
         yield
     finally:
@@ -82,7 +87,7 @@ def _check_use(folder: Path, resume: bool) -> None:
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file: choose another folder with --out")
     # What a process leaves that was killed before it wrote its configuration counts for nothing.
-    inside = [p for p in folder.glob("*") if p.name not in (OWNER, LOCK, VERSIONS)]
+    inside = [p for p in folder.glob("*") if p.name not in (OWNER, LOCK, VERSIONS, LAUNCH)]
     if not [p for p in inside if p.suffix != ".tmp"]:
         return
     if not (folder / CONFIG).exists():
@@ -96,13 +101,15 @@ def _check_use(folder: Path, resume: bool) -> None:
 
 def _check_same(folder: Path, config: RunConfig, now: dict[str, object]) -> None:
     """Refuses to continue one run as another."""
-    before = read_json(folder / VERSIONS) if (folder / VERSIONS).exists() else {}
+    before = recorded(folder)
     if before.get("format", FORMAT) != FORMAT:
         raise ValueError(
             f"{folder} is a run of format {before['format']}, and this version of metamirror "
             f"({__version__}) continues format {FORMAT}: use metamirror {before.get('metamirror')}"
         )
     stored = load_config(folder)
+    if not snapshot.files(folder):
+        snapshot.check_unbegun(folder)
     for key in difference(config, stored):
         ours, theirs = getattr(config, key), getattr(stored, key)
         if key not in MAY_DIFFER:
@@ -126,6 +133,31 @@ def _check_same(folder: Path, config: RunConfig, now: dict[str, object]) -> None
                 f"{folder} was made with {name} {before[name]}, and this is {now[name]}: the rest "
                 f"may differ in rounding from an undisturbed run"
             )
+
+
+def recorded(folder: Path) -> dict[str, object]:
+    """What a run was started with; nothing, if that was not written or is gone."""
+    found = read_json(folder / VERSIONS) if (folder / VERSIONS).is_file() else {}
+    if not isinstance(found, dict):
+        raise ValueError(f"{folder / VERSIONS} holds no versions: remove it")
+    return found
+
+
+def launch() -> str | None:
+    """Which torchrun has started this process: the same for all that it starts again."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return None
+    return f"{os.environ['TORCHELASTIC_RUN_ID']} {socket.gethostname()} {os.getppid()}"
+
+
+def restarted(folder: Path) -> bool:
+    """Whether this process goes on for one that the same torchrun started, and that died."""
+    if int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) == 0:
+        return False
+    try:
+        return bool(read_json(folder / LAUNCH)["launch"] == launch())
+    except (ValueError, KeyError, TypeError):
+        return False
 
 
 def data_changed(before: Mapping[str, object], data: object) -> bool:

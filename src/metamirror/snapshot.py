@@ -77,7 +77,7 @@ def unpack(
     content: bytes, origin: object, learner: Learner, optimizer: torch.optim.Optimizer
 ) -> tuple[Standing, dict[str, Tensor]]:
     """Puts a checkpoint into a learner and its optimiser; gives the standing and the best."""
-    tensors, facts = tensor_file.unpack(content, origin)
+    tensors, facts = tensor_file.unpack(content, origin, ours=True)
     parts: dict[str, dict[str, Tensor]] = {}
     for address, tensor in tensors.items():
         part, _, name = address.partition("/")
@@ -106,11 +106,10 @@ def newest(run: Path) -> tuple[bytes, Path] | None:
 
     A damaged one is put aside, with a warning, and the one before it is taken.
     """
-    there = files(run)
-    for file in reversed(there):
+    for file in reversed(files(run)):
         content = file.read_bytes()
         try:
-            facts = tensor_file.unpack(content, file)[1]
+            facts = tensor_file.unpack(content, file, ours=True)[1]
         except DamagedFileError as error:
             aside = file.with_suffix(".damaged")
             warn(f"{error}; it is put aside as {aside.name}, and the one before is used")
@@ -118,12 +117,22 @@ def newest(run: Path) -> tuple[bytes, Path] | None:
             continue
         _standing(facts, file)
         return content, file
-    if there or list((run / FOLDER).glob("step-*.damaged")):
+    check_unbegun(run)
+    return None
+
+
+def check_unbegun(run: Path) -> None:
+    """Refuses to start a run over that has got somewhere, but whose checkpoints are gone."""
+    metrics, last = run / "metrics.jsonl", run / "last" / checkpoint.TENSORS
+    if (
+        list((run / FOLDER).glob("step-*.damaged"))
+        or (metrics.is_file() and metrics.stat().st_size)
+        or (last.is_file() and checkpoint.step_of(run, "last"))
+    ):
         raise ValueError(
             f"{run / FOLDER} holds no intact checkpoint: restore one from a backup, or start "
             f"again in another folder with --config {run / 'config.json'}"
         )
-    return None
 
 
 def files(run: Path) -> list[Path]:

@@ -33,10 +33,13 @@ def pack(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> bytes:
     return safetensors.torch.save(plain, {KEY: f"{_digest(plain, words)} {words}"})
 
 
-def unpack(content: bytes, name: object) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def unpack(
+    content: bytes, name: object, *, ours: bool = False
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors and facts; a file that was changed after it was written is refused by name.
 
-    A plain safetensors file, as other programs write them, has no checksum and no facts.
+    A plain safetensors file, as other programs write them, has no checksum and no facts: where the
+    file must be one of `ours`, that is damage.
     """
     try:
         tensors = safetensors.torch.load(content)
@@ -45,6 +48,8 @@ def unpack(content: bytes, name: object) -> tuple[dict[str, Tensor], dict[str, A
     except (SafetensorError, ValueError) as error:
         raise DamagedFileError(f"{name} is damaged: {error}") from error
     if KEY not in metadata:
+        if ours:
+            raise DamagedFileError(f"{name} is damaged: its checksum is missing")
         return tensors, {}
     digest, _, words = metadata[KEY].partition(" ")
     if digest != _digest(tensors, words):

@@ -14,7 +14,7 @@ from metamirror import checkpoint, nonfinite, snapshot
 from metamirror.build import build_learner, build_stream
 from metamirror.config import RunConfig
 from metamirror.data import TaskStream
-from metamirror.distributed import joined_ranks, restarted
+from metamirror.distributed import joined_ranks
 from metamirror.evaluate import ALONE, evaluate_stream, summary
 from metamirror.interrupts import InterruptedRun, Interrupts
 from metamirror.learner import Learner
@@ -58,7 +58,6 @@ def train(
         check_tensorboard()
     with ExitStack() as stack:
         ranks = stack.enter_context(joined_ranks(device))
-        interrupts = stack.enter_context(Interrupts())
         stream = build_stream(config, "train", data_dir=data_dir)
         validation = (
             build_stream(config, "val", batch=1, data_dir=data_dir)
@@ -69,6 +68,7 @@ def train(
         optimizer = build_optimizer(config, learner)
         parameters = parameters_of(optimizer)
         standing, best = Standing(), dict[str, Tensor]()
+        interrupts = stack.enter_context(Interrupts())
 
         # The first rank alone touches the folder, and tells the others where the run stands.
         found, origin = None, out
@@ -77,7 +77,7 @@ def train(
                 claimed(
                     out,
                     config,
-                    resume=resume or restarted(),
+                    resume=resume,
                     ranks=ranks.world,
                     data=stream.identity,
                 )
@@ -157,6 +157,8 @@ def train(
                 if standing.accuracies is not None:
                     line["accuracy"] = standing.accuracies / standing.counted
                 line["outer_lr"] = config.outer_lr * decay(config, step)
+                if config.geometry_lr is not None:
+                    line["geometry_lr"] = config.geometry_lr * decay(config, step)
                 line["skipped"] = standing.skipped
                 standing.losses, standing.accuracies, standing.counted = 0.0, None, 0
             if validation and (last or standing.step % config.validate_every == 0):
@@ -166,7 +168,7 @@ def train(
                 figures = summary(results)
                 line.update((f"val_{name}", value) for name, value in figures.items())
                 score = figures.get("accuracy", -figures["loss"])
-                if math.isfinite(score) and score > (
+                if math.isfinite(figures["loss"]) and score > (
                     -math.inf if standing.best_score is None else standing.best_score
                 ):
                     standing.best_step, standing.best_score = standing.step, score

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor, nn
 
-from metamirror.geometry import Geometry, State
+from metamirror.geometry import Geometry, Inserted, State
 from metamirror.methods.registry import Method, Parts
 from metamirror.mirror_maps.base import MirrorMap
 from metamirror.models import head_of
@@ -73,7 +73,7 @@ class _Apply:
 KINDS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 
 
-class Warp(nn.Module):
+class Warp(Inserted):
     """A convolution or linear map that starts as the identity, with the options' decorations."""
 
     def __init__(self, channels: int, kind: type[nn.Module], options: Options):

@@ -11,12 +11,26 @@ from metamirror.models.images import as_images
 from metamirror.models.norm import BatchNorm
 
 
+class Convolution(nn.Conv2d):
+    """A convolution whose bias does not act, since the normalisation behind it would remove it.
+
+    The derivative in it is then exactly zero, not a rounding error that Adam makes a step of.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = self.weight
+        if self.bias is not None:
+            # A derivative that is zero, rather than none at all.
+            weight = weight + 0.0 * self.bias.view(-1, 1, 1, 1)
+        return F.conv2d(x, weight, None, self.stride, self.padding)
+
+
 class ConvBlock(nn.Module):
     """3x3 convolution, batch normalisation, ReLU, 2x2 max-pooling."""
 
     def __init__(self, channels: int, filters: int):
         super().__init__()
-        self.conv = nn.Conv2d(channels, filters, 3, padding=1)
+        self.conv = Convolution(channels, filters, 3, padding=1)
         self.norm = BatchNorm(filters)
         nn.init.xavier_uniform_(self.conv.weight)
         if self.conv.bias is not None:
