@@ -127,7 +127,7 @@ def check_unbegun(run: Path) -> None:
     if (
         list((run / FOLDER).glob("step-*.damaged"))
         or (metrics.is_file() and metrics.stat().st_size)
-        or (last.is_file() and checkpoint.step_of(run, "last"))
+        or (last.is_file() and tensor_file.read(last)[1].get("step"))
     ):
         raise ValueError(
             f"{run / FOLDER} holds no intact checkpoint: restore one from a backup, or start "
