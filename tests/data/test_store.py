@@ -231,7 +231,7 @@ def test_killed_at_any_moment_adding_leaves_the_old_state_or_the_new(tmp_path):
     # Later and later, until some kills fall after the moment of change, however slow the machine.
     while killed_late < 3:
         process = start(new, home)
-        time.sleep(duration * attempt / 25)
+        time.sleep(duration * attempt / 40)
         process.kill()
         process.join()
         found = Store(home).check("mini-imagenet")["sha256"]
@@ -240,6 +240,6 @@ def test_killed_at_any_moment_adding_leaves_the_old_state_or_the_new(tmp_path):
             killed_late += 1
             assert finish(old, home) == before, "back to the old state, for the next kill"
         attempt += 1
-    assert attempt > 10, "kills fell before it, too"
+    assert attempt > killed_late, "kills fell before it, too"
     assert finish(new, home) == after
     assert not list(home.glob("*.part"))
