@@ -64,5 +64,10 @@ def build_learner(config: RunConfig, stream: TaskStream) -> Learner:
         prior=config.prior,
         vectorize=config.vectorize and config.autocast == "none",
     )
-    learner.autocast = torch.bfloat16 if config.autocast == "bf16" else None
+    use_precision(learner, config)
     return learner
+
+
+def use_precision(learner: Learner, config: RunConfig) -> None:
+    """Lets the model's operations run in the type that the run asks for."""
+    learner.autocast = torch.bfloat16 if config.autocast == "bf16" else None

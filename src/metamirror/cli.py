@@ -199,6 +199,7 @@ def inspect(
     tasks: int = 4,
     points: int = 4,
     plot: Path | None = None,
+    data_dir: Path | None = None,
     json: bool = False,
 ) -> None:
     """Says what geometry a run has learned, and whether it is a valid mirror map.
@@ -208,9 +209,10 @@ def inspect(
         tasks: validation tasks whose adaptation is looked at.
         points: points at which the map's Jacobian is measured.
         plot: where the picture goes; by default geometry.png in the run folder.
+        data_dir: where the data are, if not in the usual place.
         json: print one JSON document.
     """
-    found = inspect_run(run, tasks=tasks, points=points)
+    found = inspect_run(run, tasks=tasks, points=points, data_dir=data_dir)
     picture = plot or run / "geometry.png"
     plot_geometry(found, picture)
     if json:

@@ -42,7 +42,9 @@ def list_data(json: bool = False, data_dir: Path | None = None) -> None:
             "built in",
         ),
         *(
-            _row(b.name, b.title, b.licence, "no", b.source) | _installed(store, b.name)
+            _row(b.name, b.title, b.licence, "no")
+            | {"source": b.source, "md5": dict(b.md5) or "unknown"}
+            | _installed(store, b.name)
             for b in BENCHMARKS.values()
         ),
         _row("folder:PATH", "pictures of your own", "yours", "-"),
@@ -194,11 +196,8 @@ def _known() -> str:
     return ", ".join(BENCHMARKS)
 
 
-def _row(
-    name: str, title: str, licence: str, installed: str, source: str | None = None
-) -> dict[str, Any]:
-    found = {"name": name, "title": title, "licence": licence, "installed": installed}
-    return found | ({"source": source} if source else {})
+def _row(name: str, title: str, licence: str, installed: str) -> dict[str, Any]:
+    return {"name": name, "title": title, "licence": licence, "installed": installed}
 
 
 def _installed(store: Store, name: str) -> dict[str, Any]:

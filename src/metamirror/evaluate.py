@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from metamirror import checkpoint
-from metamirror.build import build_stream
+from metamirror.build import build_stream, use_precision
 from metamirror.config import load_config
 from metamirror.data import TaskStream
 from metamirror.device import place
@@ -163,9 +163,7 @@ def evaluate_run(
     if queries is not None:
         config = replace(config, queries=queries)
     learner, step = loaded(run, which)
-    learner.autocast = torch.bfloat16 if config.autocast == "bf16" else None
-    if learner.autocast is not None:
-        learner.vectorize = False
+    use_precision(learner, config)
     if norm is not None:
         learner.use_norm(norm)
     with joined_ranks(device) as ranks:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -41,6 +42,15 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def digest_of(path: Path, kind: str) -> str:
+    """The checksum of a file, md5 or sha256, read in pieces."""
+    digest = hashlib.new(kind, usedforsecurity=False)
+    with path.open("rb") as file:
+        while piece := file.read(1 << 22):
+            digest.update(piece)
+    return digest.hexdigest()
 
 
 def to_json(value: Any, indent: int | None = 2) -> str:

@@ -9,6 +9,7 @@ import pytest
 import sources
 
 import metamirror as mm
+from metamirror.cli import main
 from metamirror.data import open_images
 from metamirror.data.store import Store
 
@@ -99,8 +100,6 @@ def test_it_is_converted_once_and_again_when_the_folder_changes(tmp_path, store)
 
 
 def test_a_picture_that_cannot_be_read_is_named_or_skipped(tmp_path, store, capsys):
-    from metamirror.cli import main
-
     folder = pets(tmp_path / "pets", classes=3)
     (folder / "pet 1" / "0.png").write_bytes(b"")
     with pytest.raises(ValueError, match=r"pet 1/0\.png.*--skip-bad"):
@@ -131,27 +130,16 @@ def test_what_is_no_folder_of_pictures_is_named(case, tmp_path):
         open_images(spec.format(tmp=tmp_path))
 
 
-def test_training_on_ones_own_pictures(tmp_path):
-    from metamirror.cli import main
+SMALL = "--ways 2 --queries 2 --steps 1 --iterations 2 --width 4 --image-size 16 --val-tasks 2"
 
-    folder = pets(tmp_path / "pets", classes=15)
-    words = "--ways 2 --shots 1 --queries 2 --steps 1 --iterations 2 --width 4 --image-size 16"
+
+def train(folder: Path, *words: str) -> int:
+    return main(["train", "--method", "maml", "--data", f"folder:{folder}", *SMALL.split(), *words])
+
+
+def test_training_on_ones_own_pictures(tmp_path):
     run = str(tmp_path / "run")
-    assert (
-        main(
-            [
-                "train",
-                "--method",
-                "maml",
-                "--data",
-                f"folder:{folder}",
-                *words.split(),
-                "--out",
-                run,
-            ]
-        )
-        == 0
-    )
+    assert train(pets(tmp_path / "pets", classes=15), "--out", run) == 0
     assert main(["evaluate", run, "--tasks", "3", "--json"]) == 0
 
 
@@ -186,8 +174,6 @@ def test_one_file_under_two_names_is_refused(tmp_path):
 
 
 def test_bad_pictures_among_grey_ones_can_be_skipped(tmp_path, capsys):
-    from metamirror.cli import main
-
     files = {f"c{c}/{i}.png": sources.picture(i, mode="L") for c in range(3) for i in range(3)}
     folder = sources.write_folder(tmp_path / "x", files | {"c0/0.png": b""})
     with pytest.raises(ValueError, match=r"c0/0\.png.*--skip-bad"):
@@ -208,13 +194,10 @@ def test_a_relative_path_and_an_absolute_one_are_the_same_pictures(tmp_path, mon
     assert [(p, p.stat().st_mtime_ns) for p in sorted(store.root.glob("*.bytes"))] == made
 
 
-def test_a_run_finds_its_folder_from_anywhere(tmp_path, monkeypatch, capsys):
-    from metamirror.cli import main
-
+def test_a_run_finds_its_folder_from_anywhere(tmp_path, monkeypatch):
     pets(tmp_path / "pets", classes=15)
     monkeypatch.chdir(tmp_path)
-    words = "--ways 2 --queries 2 --steps 1 --iterations 1 --width 4 --image-size 16 --val-tasks 2"
-    assert main(["train", "--method", "maml", "--data", "folder:pets", *words.split()]) == 0
+    assert train(Path("pets")) == 0
     (run,) = (tmp_path / "runs").iterdir()
     assert run.name == "pets-maml-1shot-seed0"
     monkeypatch.chdir("/")
@@ -222,8 +205,6 @@ def test_a_run_finds_its_folder_from_anywhere(tmp_path, monkeypatch, capsys):
 
 
 def test_a_damaged_conversion_is_found_and_the_way_out_works(tmp_path, store, capsys):
-    from metamirror.cli import main
-
     folder = pets(tmp_path / "pets", classes=3)
     open_images(f"folder:{folder}", image_size=16)
     (array,) = store.root.glob("*.bytes")
@@ -237,28 +218,13 @@ def test_a_damaged_conversion_is_found_and_the_way_out_works(tmp_path, store, ca
 
 
 def test_a_run_notices_that_its_pictures_have_changed(tmp_path, capsys):
-    from metamirror.cli import main
-
     folder, run = pets(tmp_path / "pets", classes=15), str(tmp_path / "run")
-    words = "--ways 2 --queries 2 --steps 1 --iterations 2 --width 4 --image-size 16 --val-tasks 2"
-    train = [
-        "train",
-        "--method",
-        "maml",
-        "--data",
-        f"folder:{folder}",
-        *words.split(),
-        "--out",
-        run,
-    ]
-    assert main(train) == 0
-    assert main([*train, "--resume"]) == 0
+    assert train(folder, "--out", run) == 0
+    assert train(folder, "--out", run, "--resume") == 0
     assert main(["evaluate", run, "--tasks", "2"]) == 0
     assert "not what" not in capsys.readouterr().err
-    sources.write_folder(folder, {"pet 99/0.png": sources.picture(1)})
-    for i in range(5):
-        sources.write_folder(folder, {f"pet 99/{i}.png": sources.picture(i)})
-    assert main([*train, "--resume", "--iterations", "3"]) == 2
+    sources.write_folder(folder, {f"pet 99/{i}.png": sources.picture(i) for i in range(5)})
+    assert train(folder, "--out", run, "--resume", "--iterations", "3") == 2
     assert "is not what it was" in capsys.readouterr().err
     assert main(["evaluate", run, "--tasks", "2"]) == 0
     assert "is not what" in capsys.readouterr().err

@@ -17,7 +17,8 @@ from metamirror.data.reading.pictures import BadPicture, is_grey
 
 FOLDER_SIZE = 84
 """Height and width unless the user says otherwise: that of the common benchmarks."""
-SHARES = (0.6, 0.2, 0.2)
+HELD_OUT = 0.2
+"""The share of the classes that val takes, and test as well."""
 
 
 def parse_folder(spec: str) -> tuple[Path, int]:
@@ -69,25 +70,24 @@ def check_links(source: Source) -> None:
 
 def split_at_random(source: Source, seed: int) -> Found:
     """Folders with pictures as classes, three fifths for train, a fifth each for val and test."""
-    folders = {
-        folder
-        for name in picture_names(source)
-        if (folder := PurePosixPath(name).parent.as_posix().removeprefix("."))
-    }
-    if len(folders) < 3:
-        raise ValueError(
-            f"{source.path} has {len(folders)} sub-folders with pictures; each is a class, and "
-            f"train, val and test need one at least: {source.path}/CLASS/picture.png"
-        )
-    order = np.random.Generator(np.random.Philox(key=seed)).permutation(len(folders))
-    val, test = (max(1, round(share * len(folders))) for share in SHARES[1:])
-    split = ["test"] * test + ["val"] * val + ["train"] * (len(folders) - test - val)
-    split_of = {name: split[place] for name, place in zip(sorted(folders), order, strict=True)}
-    members = Members(source)
+    members: dict[str, list[str]] = {}
     for name in picture_names(source):
         if folder := PurePosixPath(name).parent.as_posix().removeprefix("."):
-            members.add(split_of[folder], folder, name)
-    found = members.found()
+            members.setdefault(folder, []).append(name)
+    count = len(members)
+    if count < 3:
+        raise ValueError(
+            f"{source.path} has {count} sub-folders with pictures; each is a class, and "
+            f"train, val and test need one at least: {source.path}/CLASS/picture.png"
+        )
+    order = np.random.Generator(np.random.Philox(key=seed)).permutation(count)
+    held_out = max(1, round(HELD_OUT * count))
+    split = ["test"] * held_out + ["val"] * held_out + ["train"] * (count - 2 * held_out)
+    gathered = Members(source)
+    for folder, place in zip(sorted(members), order, strict=True):
+        for name in members[folder]:
+            gathered.add(split[place], folder, name)
+    found = gathered.found()
     assert found is not None
     return found
 

@@ -20,7 +20,7 @@ from metamirror.data.image_set import ImageClass, ImageSet
 from metamirror.data.reading.archive import open_source
 from metamirror.data.reading.pictures import SUFFIXES, fit
 from metamirror.data.store import Rows, Store, data_home
-from metamirror.options import parse_spec, read_options
+from metamirror.options import NoOptions, parse_spec, read_options
 from metamirror.progress import Progress, say
 
 IMAGE_SETS = ("glyphs", *BENCHMARKS, "folder:PATH")
@@ -43,8 +43,7 @@ def open_images(
         return open_folder(spec, store, image_size=image_size)
     name, words = parse_spec(spec)
     if name == "glyphs":
-        if words:
-            raise ValueError(f"glyphs has no option {next(iter(words))!r}; it has no options")
+        read_options(name, NoOptions, words)
         return resized(open_glyphs(store), store, image_size)
     if name not in BENCHMARKS:
         raise ValueError(

@@ -23,10 +23,9 @@ from filelock import FileLock, Timeout
 
 from metamirror.data.image_set import ImageClass, ImageSet, Pixels
 from metamirror.data.random import SPLITS
-from metamirror.files import read_json, sync_folder, to_json, write_json
+from metamirror.files import digest_of, read_json, sync_folder, to_json, write_json
 
 FORMAT = 1
-CHUNK = 1 << 22
 UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR)
 
 Rows = Iterable[tuple[int, Pixels | None]]
@@ -90,7 +89,7 @@ class Store:
         """The index, after every byte of the array was compared with its checksum."""
         facts = self.facts(name)
         array = self.root / facts["array"]
-        if (found := sha256_of(array)) != facts["sha256"]:
+        if (found := digest_of(array, "sha256")) != facts["sha256"]:
             raise self._damaged(name, f"{array} is damaged: its sha256 is {found}")
         return facts
 
@@ -164,7 +163,7 @@ class Store:
                 os.fsync(file.fileno())
             if not classes:
                 raise ValueError(f"none of the {total} pictures of {name} could be read")
-            digest = sha256_of(part)
+            digest = digest_of(part, "sha256")
             index = {
                 "format": FORMAT,
                 "name": name,
@@ -234,17 +233,6 @@ def close_up(
         if target > start:
             kept.append(ImageClass(c.name, c.split, start, target - start, c.turns))
     return kept
-
-
-def sha256_of(path: Path, progress: Callable[[int], None] | None = None) -> str:
-    """The checksum of a file, read in pieces."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while piece := file.read(CHUNK):
-            digest.update(piece)
-            if progress is not None:
-                progress(len(piece))
-    return digest.hexdigest()
 
 
 def _check_index(found: dict[str, Any]) -> None:

@@ -74,7 +74,9 @@ def judge(g: MirrorMap | None, points: list[Params], *, n: int = 4, seed: int = 
     return Verdict(False, proof, found.symmetric, found.monotone, bounds, found)
 
 
-def inspect_run(run: Path, *, tasks: int = 4, points: int = 4) -> dict[str, object]:
+def inspect_run(
+    run: Path, *, tasks: int = 4, points: int = 4, data_dir: Path | None = None
+) -> dict[str, object]:
     """What `metamirror inspect --json` prints. Tasks come from the validation split."""
     config = load_config(run)
     # Rounding in float32 would pass for asymmetry.
@@ -83,7 +85,12 @@ def inspect_run(run: Path, *, tasks: int = 4, points: int = 4) -> dict[str, obje
         "run": str(run),
         "method": config.method,
         "data": config.data,
-        **inspect_learner(learner, build_stream(config, "val"), tasks=tasks, points=points),
+        **inspect_learner(
+            learner,
+            build_stream(config, "val", data_dir=data_dir),
+            tasks=tasks,
+            points=points,
+        ),
     }
 
 

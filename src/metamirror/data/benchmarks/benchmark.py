@@ -39,7 +39,7 @@ class Benchmark:
         size: height and width as stored.
         channels: 1 for grey, 3 for colour.
         classes: the official number of classes of each split.
-        pictures: the official number of pictures in all; None where copies differ.
+        pictures: the official number of pictures in all.
         md5: checksums of official files, by file name; only those known for certain.
         downloads: official files at stable addresses; none where a licence or a form is between.
         inverted: whether paper is white in the originals; ink is 1 here.
@@ -56,7 +56,7 @@ class Benchmark:
     size: int
     channels: int
     classes: Mapping[str, int]
-    pictures: int | None
+    pictures: int
     md5: Mapping[str, str] = field(default_factory=dict)
     downloads: Sequence[Download] = ()
     inverted: bool = False

@@ -20,7 +20,7 @@ from metamirror.data.benchmarks.layouts import (
     class_folders,
     split_folders,
 )
-from metamirror.data.benchmarks.pickled_splits import named, split_pickles
+from metamirror.data.benchmarks.pickled_splits import named, split_pickles, text
 from metamirror.data.random import SPLITS
 from metamirror.data.reading import safe_pickle
 from metamirror.data.reading.archive import Source
@@ -180,14 +180,14 @@ def _fields(source: Source, entry: str) -> dict[str, Any]:
     found = safe_pickle.load(source.read(entry, limit=LARGE), entry)
     if not isinstance(found, dict):
         raise ValueError(f"{entry} is not a part of CIFAR-100: it holds {type(found).__name__}")
-    return {k.decode("latin1") if isinstance(k, bytes) else str(k): v for k, v in found.items()}
+    return {text(key): value for key, value in found.items()}
 
 
 def _words(fields: dict[str, Any], key: str, entry: str) -> list[str]:
     words = fields.get(key)
     if not isinstance(words, list):
         raise ValueError(f"{entry} lacks {key}")
-    return [w.decode("latin1") if isinstance(w, bytes) else str(w) for w in words]
+    return [text(word) for word in words]
 
 
 ARCHIVE = Download(

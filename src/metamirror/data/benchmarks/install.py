@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,7 +17,8 @@ from metamirror.data.random import SPLITS
 from metamirror.data.reading.archive import Source, open_source
 from metamirror.data.reading.download import fetch
 from metamirror.data.reading.pictures import BadPicture, decode, fit
-from metamirror.data.store import CHUNK, Rows, Store
+from metamirror.data.store import Rows, Store
+from metamirror.files import digest_of
 from metamirror.progress import Progress
 from metamirror.version import __version__
 
@@ -166,7 +166,7 @@ def differences(benchmark: Benchmark, facts: Mapping[str, Any]) -> list[str]:
             f"{'/'.join(map(str, counts.values()))} classes for train/val/test; the published "
             f"{benchmark.name} has {'/'.join(map(str, benchmark.classes.values()))}"
         )
-    if benchmark.pictures not in (None, facts["shape"][0]):
+    if benchmark.pictures != facts["shape"][0]:
         remarks.append(
             f"{facts['shape'][0]:,} pictures; the published {benchmark.name} has "
             f"{benchmark.pictures:,}"
@@ -180,17 +180,8 @@ def unofficial_files(benchmark: Benchmark, source: Source) -> list[str]:
         f"{path.name} is not byte for byte the official file, though its layout is right: packed "
         f"again, perhaps"
         for path in source.files
-        if path.name in benchmark.md5 and md5_of(path) != benchmark.md5[path.name]
+        if path.name in benchmark.md5 and digest_of(path, "md5") != benchmark.md5[path.name]
     ]
-
-
-def md5_of(path: Path) -> str:
-    """The checksum in which the official files are published."""
-    digest = hashlib.md5(usedforsecurity=False)
-    with path.open("rb") as file:
-        while piece := file.read(CHUNK):
-            digest.update(piece)
-    return digest.hexdigest()
 
 
 def download(benchmark: Benchmark, store: Store, *, skip_bad: bool = False) -> list[str]:

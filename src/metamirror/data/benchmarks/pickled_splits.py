@@ -97,7 +97,7 @@ def named(load: Callable[[Source, str], T], source: Source, name: str) -> T:
 def _read_pickle(source: Source, name: str) -> tuple[Pictures, list[str]]:
     found = safe_pickle.load(source.read(name, limit=LARGE), name)
     if isinstance(found, dict):
-        fields = {_text(key): value for key, value in found.items()}
+        fields = {text(key): value for key, value in found.items()}
         if {"image_data", "class_dict"} <= set(fields):
             pictures = _pictures(fields["image_data"], name)
             return pictures, _labels_of(fields["class_dict"], len(pictures), name)
@@ -115,7 +115,7 @@ def _read_pair(source: Source, name: str) -> tuple[Pictures, list[str]]:
         raise ValueError(f"{name} is there, but not {labels}, which belongs to it")
     fields = safe_pickle.load(source.read(labels), labels)
     if isinstance(fields, dict):
-        fields = {_text(key): value for key, value in fields.items()}
+        fields = {text(key): value for key, value in fields.items()}
         fields = fields.get("label_specific", fields.get("labels"))
     names = _labels(fields, labels)
     content = source.read(name, limit=LARGE)
@@ -147,7 +147,7 @@ def _pictures(value: Any, name: str) -> NDArray[np.uint8]:
 def _labels(value: Any, name: str) -> list[str]:
     if not isinstance(value, list | tuple | np.ndarray):
         raise ValueError(f"{name} holds no list of labels")
-    return [_text(label) for label in value]
+    return [text(label) for label in value]
 
 
 def _labels_of(members: Any, count: int, name: str) -> list[str]:
@@ -158,11 +158,12 @@ def _labels_of(members: Any, count: int, name: str) -> list[str]:
         for row in rows:
             if not 0 <= int(row) < count or labels[int(row)] is not None:
                 raise ValueError(f"{name}: class_dict gives picture {row} to {label} wrongly")
-            labels[int(row)] = _text(label)
+            labels[int(row)] = text(label)
     if None in labels:
         raise ValueError(f"{name}: class_dict leaves out picture {labels.index(None)}")
     return [label for label in labels if label is not None]
 
 
-def _text(value: Any) -> str:
+def text(value: Any) -> str:
+    """A word of a pickle, which Python 2 wrote as bytes."""
     return value.decode("latin1") if isinstance(value, bytes) else str(value)

@@ -63,10 +63,6 @@ class Source:
                 ) from error
         return sorted(names)
 
-    def archive_of(self, name: str) -> Path | None:
-        """The archive in which a file is, unless it lies in the folder itself."""
-        return None if name in self._plain else self._packed[self._place(name)[0]].path
-
     def read(self, name: str, limit: int = LIMIT) -> bytes:
         """The bytes of one file. In a compressed tar this may be slow: see `read_many`.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import http.client
 import json
 import os
@@ -20,7 +19,7 @@ from email.message import Message
 from pathlib import Path
 from typing import IO, Any
 
-from metamirror.files import write_atomically
+from metamirror.files import digest_of, sync_folder, write_atomically
 from metamirror.version import __version__
 
 Progress = Callable[[int, int | None], None]
@@ -142,12 +141,7 @@ class _Part:
             os.fsync(file.fileno())
         os.replace(self.path, target)
         self._note_path.unlink(missing_ok=True)
-        if os.name == "posix":  # the new name, too, is to survive a power cut
-            folder = os.open(target.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+        sync_folder(target.parent)
 
 
 class _BrokenError(Exception):
@@ -260,16 +254,13 @@ def _differ(old: _Note, new: _Note) -> bool:
 
 
 def _verify(url: str, part: _Part, kind: str, expected: str) -> None:
-    digest = hashlib.new(kind, usedforsecurity=False)
-    with part.path.open("rb") as file:
-        while data := file.read(_CHUNK):
-            digest.update(data)
-    if digest.hexdigest() != expected:
+    found = digest_of(part.path, kind)
+    if found != expected:
         size = part.size()
         part.discard()
         raise ValueError(
             f"what came from {url} is not the file that was expected: its {kind} is "
-            f"{digest.hexdigest()} and should be {expected} ({size:,} bytes). It was removed. "
+            f"{found} and should be {expected} ({size:,} bytes). It was removed. "
             f"Try again; if it happens again, the file at that address is another one now"
         )
 
