@@ -16,7 +16,7 @@ import statistics
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -153,6 +153,18 @@ def _serve(pipe: Connection, program: Program) -> None:
         pipe.send(("mistake", str(error)))
     except Exception:
         pipe.send(("failure", traceback.format_exc().strip()))
+
+
+@contextlib.contextmanager
+def open_workers(programs: Iterable[Program]) -> Iterator[list[Worker]]:
+    """A worker for each program, all prepared; they end with the block."""
+    with contextlib.ExitStack() as stack:
+        workers: list[Worker] = []
+        for program in programs:
+            workers.append(stack.enter_context(Worker(program)))
+            # One after the other: preparing may take more memory than working.
+            workers[-1].wait()
+        yield workers
 
 
 def peak_mb() -> float:
