@@ -139,20 +139,28 @@ def _serve(pipe: Connection, program: Program) -> None:
     torch.set_num_threads(program.threads)
     try:
         work = program.prepare()
-        pipe.send(("ready", peak_mb()))
-        while True:
+    except ValueError as error:
+        pipe.send(("mistake", str(error)))
+        return
+    except Exception:
+        pipe.send(("failure", traceback.format_exc().strip()))
+        return
+    pipe.send(("ready", peak_mb()))
+    while True:
+        try:
             repeats = pipe.recv()
+        except EOFError:
+            # Whoever asked for this has ended.
+            return
+        try:
             began = time.perf_counter()
             for _ in range(repeats):
                 work()
             seconds = (time.perf_counter() - began) / repeats
-            pipe.send(("done", (seconds, peak_mb())))
-    except EOFError:
-        return
-    except ValueError as error:
-        pipe.send(("mistake", str(error)))
-    except Exception:
-        pipe.send(("failure", traceback.format_exc().strip()))
+        except Exception:
+            pipe.send(("failure", traceback.format_exc().strip()))
+            return
+        pipe.send(("done", (seconds, peak_mb())))
 
 
 @contextlib.contextmanager
