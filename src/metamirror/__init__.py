@@ -1,6 +1,7 @@
 """Meta-learning in which the geometry of the inner level is a learned, exchangeable part."""
 
 from metamirror import mirror_maps, models, priors
+from metamirror.allocator import tune_allocator
 from metamirror.checkpoint import load, save
 from metamirror.data import tasks
 from metamirror.geometry import Geometry
@@ -24,4 +25,5 @@ __all__ = [
     "priors",
     "save",
     "tasks",
+    "tune_allocator",
 ]

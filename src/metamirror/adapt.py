@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 from metamirror.geometry import Geometry, State
+from metamirror.recompute import recomputed
 from metamirror.types import Params
 
 Order = Literal["second", "first", "none"]
 """How much of an inner step the outer level differentiates: all, all but the gradient, nothing."""
 
-LowerLevel = Callable[[Params], tuple[Tensor, Tensor]]
-"""phi -> (what is descended: loss plus prior, the loss alone)."""
+LowerLevel = Callable[[Params, Params], tuple[Tensor, Tensor]]
+"""phi, phi^(0) -> (what is descended: loss plus prior, the loss alone)."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,8 @@ def descend(
     order: Order = "second",
     inside_vmap: bool = False,
     keep: bool = False,
+    phi0: Params | None = None,
+    recompute_through: Sequence[Tensor] | None = None,
 ) -> Path:
     """K steps of z <- z - alpha * direction(grad L(primal(z))).
 
@@ -62,22 +65,35 @@ def descend(
             "none" keeps no graph at all, so that memory does not grow with K.
         inside_vmap: differentiate with `torch.func`, the only way under `torch.func.vmap`.
         keep: keep every state and point, not only the last.
+        phi0: the prior's centre, where there is one.
+        recompute_through: at second order, build each step's graph anew when it is needed; the
+            meta-learned leaves that a step uses.
     """
     losses: list[Tensor] = []
     norms: list[Tensor] = []
     states: list[State] = []
     points: list[Params] = []
-    with torch.set_grad_enabled(order != "none"):
+
+    def step(state: State, phi0: Params) -> tuple[State, Params, Tensor, Tensor]:
         phi = geometry.primal(state)
+        loss, grad = _loss_and_gradient(lower, phi, phi0, order, inside_vmap)
+        return geometry.step(state, grad, lr), phi, loss.detach(), global_norm(grad)
+
+    with torch.set_grad_enabled(order != "none"):
         for _ in range(steps):
+            before = state
+            if recompute_through is None or order != "second":
+                state, phi, loss, norm = step(before, phi0 or {})
+            else:
+                state, phi, loss, norm = recomputed(
+                    step, before, phi0 or {}, through=recompute_through
+                )
+            losses.append(loss)
+            norms.append(norm)
             if keep:
-                states.append(state)
+                states.append(before)
                 points.append(phi)
-            loss, grad = _loss_and_gradient(lower, phi, order, inside_vmap)
-            losses.append(loss.detach())
-            norms.append(global_norm(grad))
-            state = geometry.step(state, grad, lr)
-            phi = geometry.primal(state)
+        phi = geometry.primal(state)
     states.append(state)
     points.append(phi)
     empty = next(iter(phi.values())).new_zeros(0)
@@ -90,23 +106,25 @@ def descend(
 
 
 def _loss_and_gradient(
-    lower: LowerLevel, phi: Params, order: Order, inside_vmap: bool
+    lower: LowerLevel, phi: Params, phi0: Params, order: Order, inside_vmap: bool
 ) -> tuple[Tensor, Params]:
     if inside_vmap:
-        grad, (_, loss) = torch.func.grad_and_value(lower, has_aux=True)(phi)
+        grad, (_, loss) = torch.func.grad_and_value(lower, has_aux=True)(phi, phi0)
         return loss, grad if order == "second" else {n: g.detach() for n, g in grad.items()}
     # At second order phi may carry a graph, and the gradient must stay connected to it; in every
-    # other case a fresh leaf lets each step's graph be freed at once.
+    # other case, and where the graph is recomputed later, a fresh leaf lets each step's graph be
+    # freed at once.
+    second = order == "second" and torch.is_grad_enabled()
     phi = {
-        name: p if order == "second" and p.requires_grad else p.detach().requires_grad_()
+        name: p if second and p.requires_grad else p.detach().requires_grad_()
         for name, p in phi.items()
     }
     with torch.enable_grad():
-        total, loss = lower(phi)
+        total, loss = lower(phi, phi0)
         grads = torch.autograd.grad(
             total,
             tuple(phi.values()),
-            create_graph=order == "second",
+            create_graph=second,
             materialize_grads=True,
         )
     return loss, dict(zip(phi, grads, strict=True))

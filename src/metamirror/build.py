@@ -51,21 +51,34 @@ def build_model(config: RunConfig, stream: TaskStream) -> nn.Module:
     return models.build(name, ways=stream.outputs, channels=channels, image_size=size, **width)
 
 
-def build_learner(config: RunConfig, stream: TaskStream) -> Learner:
+def build_learner(
+    config: RunConfig, stream: TaskStream, device: torch.device | None = None
+) -> Learner:
     """The learner of a run, at its seeded start."""
+    device = device or torch.device("cpu")
     torch.manual_seed(config.seed)
+    model = build_model(config, stream).to(getattr(torch, config.dtype))
+    vectorize = config.vectorize
+    if vectorize is None:
+        vectorize = not config.recompute and _gains_by_vmap(model, device)
     learner = make_learner(
         config.method,
-        build_model(config, stream).to(getattr(torch, config.dtype)),
+        model,
         steps=config.steps,
         lr=config.lr,
         first_order=config.first_order,
         norm=config.norm,
         prior=config.prior,
-        vectorize=config.vectorize and config.autocast == "none",
+        vectorize=vectorize and config.autocast == "none",
+        recompute=config.recompute,
     )
     use_precision(learner, config)
-    return learner
+    return learner.to(device)
+
+
+def _gains_by_vmap(model: nn.Module, device: torch.device) -> bool:
+    """Small operations gain by being done for all tasks at once; a CPU's convolutions lose."""
+    return device.type != "cpu" or not any(isinstance(m, nn.Conv2d) for m in model.modules())
 
 
 def use_precision(learner: Learner, config: RunConfig) -> None:

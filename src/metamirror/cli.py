@@ -19,6 +19,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from metamirror.allocator import tune_allocator
 from metamirror.config import RunConfig, load_config
 from metamirror.data.folder import absolute_folder, parse_folder
 from metamirror.data_commands import DATA_COMMANDS
@@ -412,4 +413,5 @@ def _print_json(value: object) -> None:
 
 def entry() -> None:
     """What the installed `metamirror` command runs."""
+    tune_allocator()
     sys.exit(main())

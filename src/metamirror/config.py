@@ -45,7 +45,8 @@ class RunConfig:
         first_order: treat inner gradients as constants.
         norm: whose statistics normalise the query.
         prior: an explicit prior of the lower level, such as isotropic:0.1.
-        vectorize: run the tasks of a step under torch.func.vmap; autocast runs one by one.
+        vectorize: run the tasks of a step under torch.func.vmap; by default where that is faster.
+        recompute: build inner steps' graphs anew when needed: less memory, a third more time.
         validate_every: iterations between validations; 0 for none, so that best is last.
         val_tasks: validation tasks, the same ones every time.
         checkpoint_every: iterations between checkpoints.
@@ -82,7 +83,8 @@ class RunConfig:
     first_order: bool = False
     norm: Norm = "transductive"
     prior: str | None = None
-    vectorize: bool = True
+    vectorize: bool | None = None
+    recompute: bool = False
     validate_every: int = 500
     val_tasks: int = 100
     checkpoint_every: int = 500

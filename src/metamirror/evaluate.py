@@ -19,6 +19,7 @@ from metamirror.device import place
 from metamirror.distributed import Ranks, joined_ranks
 from metamirror.files import to_json, write_atomically, write_json
 from metamirror.learner import Learner, Norm, check_steps
+from metamirror.parallel import over_tasks
 from metamirror.progress import Progress, warn
 from metamirror.run_folder import data_changed, recorded
 from metamirror.types import Task, loss_for
@@ -62,20 +63,26 @@ def evaluate_stream(
 ) -> list[TaskResult]:
     """Results on the first `count` tasks of a stream, shared out over the ranks.
 
-    Memory holds one task and a table of figures, whatever the number of tasks and steps; each
-    task is adapted to alone, so that the figures do not depend on the number of ranks.
+    Memory holds one task for each thread and a table of figures, whatever the number of tasks and
+    steps; each task is adapted to alone, so that the figures do not depend on the number of ranks.
     """
     steps = learner.steps if steps is None else check_steps(steps)
     table = torch.zeros(2, count, steps + 1 if every_step else 1, dtype=torch.float64)
     if ranks.device.type == "cuda":
         table = table.to(ranks.device)
     totals = torch.zeros(2, dtype=torch.float64)
+    share = ranks.share(count)
+
+    def judged(double: Learner, i: int) -> Tensor:
+        step, index = divmod(i, stream.batch)
+        task, seed = place(stream.task(step, index), double), stream.seeds(step)[index]
+        return _judged(double, task, steps, every_step, seed)
+
     with Progress("evaluate", count, quiet=quiet or not ranks.first) as progress:
-        for done, i in enumerate(ranks.share(count), start=1):
-            step, index = divmod(i, stream.batch)
-            task, seed = place(stream.task(step, index), learner), stream.seeds(step)[index]
-            table[:, i] = _judged(learner, task, steps, every_step, seed)
-            totals += table[:, i, -1].cpu()
+        found = over_tasks(learner, judged, share)
+        for done, (i, figures) in enumerate(zip(share, found, strict=True), start=1):
+            table[:, i] = figures
+            totals += figures[:, -1]
             loss, right = (totals / done).tolist()
             note = f"loss {loss:.4f}" + (
                 f", accuracy {100 * right:.2f} %" if right == right else ""

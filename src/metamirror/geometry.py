@@ -55,7 +55,8 @@ class Geometry(nn.Module):
     def step(self, state: State, grad: Params, lr: float) -> State:
         """One inner step. Override only to change the memory as well."""
         direction = self.direction(state, grad)
-        return State({name: z - lr * direction[name] for name, z in state.z.items()}, state.memory)
+        z = {name: torch.sub(z, direction[name], alpha=lr) for name, z in state.z.items()}
+        return State(z, state.memory)
 
     def prepare(self) -> Mapping[str, Any]:
         """What depends on the meta-parameters alone: once per outer step, shared by all tasks."""

@@ -122,16 +122,17 @@ def _differentiated(
     stream: TaskStream,
     step: int,
     indices: Sequence[int],
-) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+) -> tuple[Tensor, Tensor, list[Tensor]]:
     """Losses and accuracies of some tasks of a step, and their part of the meta-gradient."""
     tasks = place(stream.stack(step, indices), learner)
     every = stream.seeds(step)
-    losses, accuracies = learner.task_losses(tasks, seeds=[every[i] for i in indices])
+    (losses, accuracies), grads = learner.meta_gradient(
+        tasks, parameters, seeds=[every[i] for i in indices]
+    )
     # The mean over the tasks of the step, wherever they are: a rank's own mean would weigh the
     # tasks of a smaller share more.
-    mean = losses.sum() / stream.batch
-    grads = torch.autograd.grad(mean, tuple(parameters), materialize_grads=True)
-    return losses.detach(), accuracies, grads
+    share = len(indices) / stream.batch
+    return losses, accuracies, [share * grad for grad in grads]
 
 
 def blame(

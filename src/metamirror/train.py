@@ -64,7 +64,7 @@ def train(
             if config.validate_every
             else None
         )
-        learner = build_learner(config, stream).to(ranks.device)
+        learner = build_learner(config, stream, ranks.device)
         optimizer = build_optimizer(config, learner)
         parameters = parameters_of(optimizer)
         standing, best = Standing(), dict[str, Tensor]()

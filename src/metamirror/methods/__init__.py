@@ -44,7 +44,7 @@ METHODS: dict[str, Method] = {
 }
 """Every method by its key, in the order of the paper's table."""
 
-LEARNER_OPTIONS = ("steps", "lr", "first_order", "loss", "prior", "norm", "vectorize")
+LEARNER_OPTIONS = ("steps", "lr", "first_order", "loss", "prior", "norm", "vectorize", "recompute")
 
 __all__ = ["METHODS", "Method", "Parts", "find_method", "make_learner"]
 
@@ -66,7 +66,8 @@ def make_learner(method: str, model: nn.Module, **options: Any) -> Learner:
         method: a key of `METHODS`; its options may follow, as in `blockiaf:variant=released`.
         model: any module. It is copied: the learner's own parameters are in `learner.parameters()`.
         **options: the learner's (`steps`, `lr`, `first_order`, `loss`, `prior`, `norm`,
-            `vectorize`) and the method's. `prior` is a `Prior` or a word such as `isotropic:0.1`.
+            `vectorize`, `recompute`) and the method's. `prior` is a `Prior` or a word such as
+            `isotropic:0.1`.
 
     >>> import metamirror as mm
     >>> learner = mm.make_learner("metasgd", mm.models.MLP(1, 1), steps=1, lr=0.01, positive=True)

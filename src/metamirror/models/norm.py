@@ -48,20 +48,29 @@ class BatchNorm(nn.Module):
                 f"not {tuple(x.shape)}"
             )
         axes = [0, *range(2, x.dim())]
-        fixed = _fixed.get()
-        if fixed is None:
+        given = self.given()
+        if given is None:
             mean = x.mean(axes, keepdim=True)
             centred = x - mean
             var = centred.square().mean(axes, keepdim=True)
         else:
-            mean, var = next(fixed[self])
+            mean, var = given
             centred = x - mean
-        recorded = _recorded.get()
-        if recorded is not None:
-            recorded.setdefault(self, []).append((mean, var))
+        self.note(mean, var)
         shape = [1, self.channels, *[1] * (x.dim() - 2)]
         scale = torch.rsqrt(var + self.eps) * self.weight.view(shape)
         return centred * scale + self.bias.view(shape)
+
+    def given(self) -> MeanAndVariance | None:
+        """The statistics to use here, if they are fixed; each use of a layer has its own."""
+        fixed = _fixed.get()
+        return None if fixed is None else next(fixed[self])
+
+    def note(self, mean: Tensor, var: Tensor) -> None:
+        """Keeps the statistics that were used, if someone collects them."""
+        recorded = _recorded.get()
+        if recorded is not None:
+            recorded.setdefault(self, []).append((mean, var))
 
     def extra_repr(self) -> str:
         return f"{self.channels}, eps={self.eps}"

@@ -1,0 +1,75 @@
+"""The meta-gradient, task by task, so that each task's graph is freed before the next begins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from metamirror.nested import tensors_in, with_tensors
+from metamirror.parallel import over_tasks
+from metamirror.types import Params, Task
+
+if TYPE_CHECKING:
+    from metamirror.learner import Learner
+
+Gradients = Sequence[Tensor | None]
+
+
+class Prepared:
+    """What a geometry prepares once per outer step, cut off from its graph for the tasks' sake.
+
+    Each task differentiates as far as the cut; one backward for all of them does the rest.
+    """
+
+    def __init__(self, prepared: Mapping[str, Any]):
+        tensors = tensors_in(prepared)
+        cut = [t.detach().requires_grad_(t.requires_grad) for t in tensors]
+        self.value: Mapping[str, Any] = with_tensors(prepared, cut)
+        self.ends = [t for t in tensors if t.requires_grad]
+        self.leaves = [leaf for leaf in cut if leaf.requires_grad]
+
+    def gradients(self, by_leaves: Gradients, parameters: Sequence[Tensor]) -> Gradients:
+        """What the parameters get through the prepared values."""
+        reached = [(e, g) for e, g in zip(self.ends, by_leaves, strict=True) if g is not None]
+        if not reached:
+            return [None] * len(parameters)
+        ends, grads = zip(*reached, strict=True)
+        return torch.autograd.grad(ends, tuple(parameters), grads, allow_unused=True)
+
+
+def sum_of_gradients(
+    learner: Learner, tasks: Sequence[Task], noise: Sequence[Params], parameters: Sequence[Tensor]
+) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """Each task's objective and accuracy, and the gradient of the objectives' sum."""
+    prepared = Prepared(learner.geometry.prepare())
+    inputs = (*parameters, *prepared.leaves)
+
+    def one(double: Learner, i: int) -> tuple[Tensor, Tensor, Gradients]:
+        state = double.geometry.begin(double.start(), prepared.value, noise[i])
+        loss, accuracy = double.task_loss(tasks[i], state)
+        grads = torch.autograd.grad(loss, inputs, allow_unused=True)
+        return loss.detach(), accuracy, grads
+
+    total: Gradients = [None] * len(inputs)
+    losses, accuracies = [], []
+    for loss, accuracy, grads in over_tasks(learner, one, range(len(tasks))):
+        losses.append(loss)
+        accuracies.append(accuracy)
+        total = [_added(a, b) for a, b in zip(total, grads, strict=True)]
+    direct, by_leaves = total[: len(parameters)], total[len(parameters) :]
+    through = prepared.gradients(by_leaves, parameters)
+    whole = [_added(a, b) for a, b in zip(direct, through, strict=True)]
+    return (
+        torch.stack(losses),
+        torch.stack(accuracies),
+        [torch.zeros_like(p) if g is None else g for g, p in zip(whole, parameters, strict=True)],
+    )
+
+
+def _added(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    if a is None or b is None:
+        return b if a is None else a
+    return a + b

@@ -1,0 +1,295 @@
+r"""A convolutional block with closed-form first and second derivatives, for speed on CPUs.
+
+`max_pool(relu(batch_norm(conv(x))))` spends most of its time moving memory. Here the pooling comes
+first, so that scale, shift, ReLU and all their derivatives act on a quarter of the numbers:
+for a scale $\gamma \ge 0$,
+
+$$\mathrm{pool}(\mathrm{relu}(\gamma \hat y + \beta)) =
+  \mathrm{relu}(\gamma\,(\mathrm{pool}(y) - \mathrm{mean}(y))/\mathrm{std}(y) + \beta),$$
+
+since an increasing function and a maximum can change places; a channel whose scale is negative
+gets its filter and its scale multiplied by -1 beforehand. The result and all derivatives are those
+of the plain formula; at a scale of exactly zero only the result is, as the derivative in it then
+depends on which element the pooling picks.
+
+Everything stays in the channels-last layout, in which pooling and reductions are fastest. Each
+backward is a function with a backward of its own; a third derivative is refused, not wrong.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+aten = torch.ops.aten
+
+MOST_UNFOLDED = 4
+"""Up to this many channels a convolution is faster as a product with the unfolded picture."""
+
+
+def convolution(x: Tensor, weight: Tensor) -> Tensor:
+    """A 3x3 convolution with padding 1, channels last."""
+    if x.shape[1] > MOST_UNFOLDED or x.requires_grad:
+        y: Tensor = Convolution.apply(x, weight)  # type: ignore[no-untyped-call]
+    else:
+        examples, _, height, width = x.shape
+        patches = _patches(x)
+        product = patches.t() @ weight.flatten(1).t()
+        y = product.view(examples, height, width, -1).permute(0, 3, 1, 2)
+    return y.contiguous(memory_format=torch.channels_last)
+
+
+def pool_and_statistics(y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """2x2 maxima, and the mean and variance of each channel before pooling, of channels-last y."""
+    pooled, mean, var = PoolAndStatistics.apply(y)  # type: ignore[no-untyped-call]
+    return pooled, mean, var
+
+
+def normalised_relu(
+    pooled: Tensor, mean: Tensor, var: Tensor, scale: Tensor, shift: Tensor, eps: float
+) -> Tensor:
+    """relu(scale * (pooled - mean) / sqrt(var + eps) + shift), channel by channel."""
+    out: Tensor = NormalisedRelu.apply(pooled, mean, var, scale, shift, eps)  # type: ignore[no-untyped-call]
+    return out
+
+
+def _patches(x: Tensor) -> Tensor:
+    """(channels * 9, examples * height * width): what each filter sees at each place."""
+    padded = F.pad(x, (1, 1, 1, 1)).unfold(2, 3, 1).unfold(3, 3, 1)
+    return padded.permute(1, 4, 5, 0, 2, 3).reshape(x.shape[1] * 9, -1)
+
+
+def _convolve(x: Tensor, weight: Tensor) -> Tensor:
+    return F.conv2d(x, weight, padding=1)
+
+
+def _adjoints(
+    grad: Tensor, x: Tensor, weight: Tensor, wanted: tuple[bool, bool]
+) -> tuple[Tensor | None, Tensor | None]:
+    """A convolution's derivatives in x and in its weight, those that are wanted."""
+    by_x, by_weight, _ = aten.convolution_backward(
+        grad, x, weight, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [*wanted, False]
+    )
+    return by_x, by_weight
+
+
+class Convolution(Function):
+    """torch's own second derivative of a convolution leaves the channels-last layout."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return _convolve(x, weight)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return ConvolutionBackward.apply(grad, *ctx.saved_tensors, ctx.needs_input_grad)  # type: ignore[no-untyped-call]
+
+
+class ConvolutionBackward(Function):
+    """Both derivatives of a convolution, bilinear in the gradient and in x or the weight."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, grad: Tensor, x: Tensor, weight: Tensor, wanted: tuple[bool, bool]
+    ) -> tuple[Tensor | None, Tensor | None]:
+        ctx.save_for_backward(grad, x, weight)
+        ctx.set_materialize_grads(False)
+        return _adjoints(grad, x, weight, wanted)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, by_x: Tensor | None, by_weight: Tensor | None) -> Any:
+        grad, x, weight = ctx.saved_tensors
+        in_grad: Tensor | None = None
+        if by_x is not None:
+            in_grad = _convolve(by_x, weight)
+        if by_weight is not None:
+            other = _convolve(x, by_weight)
+            in_grad = other if in_grad is None else in_grad + other
+        wanted = (by_weight is not None, by_x is not None)
+        in_x, in_weight = _adjoints(
+            grad,
+            x if by_x is None else by_x,
+            weight if by_weight is None else by_weight,
+            wanted,
+        )
+        return in_grad, in_x, in_weight, None
+
+
+def _flat(x: Tensor) -> Tensor:
+    """A channels-last tensor as the vector that it is in memory."""
+    return x.permute(0, 2, 3, 1).reshape(-1)
+
+
+def _by_channel(vector: Tensor) -> Tensor:
+    return vector.view(1, -1, 1, 1)
+
+
+def _sums(a: Tensor, b: Tensor, centre: Tensor) -> tuple[Tensor, Tensor]:
+    """Sums of a and of a * (b - centre) over each channel, in one pass over memory.
+
+    They are what batch normalisation's own backward computes for its shift and scale.
+    """
+    one = torch.ones_like(centre)
+    _, products, total = aten.native_batch_norm_backward(
+        a, b, one, None, None, centre, one, True, 0.0, [False, True, True]
+    )
+    return total, products
+
+
+class PoolAndStatistics(Function):
+    """y -> (pooled, mean, variance)."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        examples, channels, height, width = y.shape
+        mean, var = aten.batch_norm_update_stats(y, None, None, 0.0)
+        pooled, places = aten.max_pool2d_with_indices(y, [2, 2])
+        # Where each maximum stands in memory, from where it stands in its picture.
+        pictures = torch.arange(examples, device=y.device) * (height * width * channels)
+        start = pictures.view(-1, 1, 1, 1) + torch.arange(channels, device=y.device).view(-1, 1, 1)
+        ctx.save_for_backward(y, mean, _flat(torch.add(start, places, alpha=channels)))
+        return pooled, mean, var
+
+    @staticmethod
+    def backward(ctx: Any, by_pooled: Tensor, by_mean: Tensor, by_var: Tensor) -> Any:
+        y, mean, places = ctx.saved_tensors
+        # y alone carries the derivative: the mean's dependence on it is part of the formulas.
+        return PoolAndStatisticsBackward.apply(  # type: ignore[no-untyped-call]
+            y, mean.detach(), places, by_pooled, by_mean, by_var
+        )
+
+
+class PoolAndStatisticsBackward(Function):
+    """by_y = by_mean / n + by_var * 2 (y - mean) / n, plus by_pooled at the maxima."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        y: Tensor,
+        mean: Tensor,
+        places: Tensor,
+        by_pooled: Tensor,
+        by_mean: Tensor,
+        by_var: Tensor,
+    ) -> Tensor:
+        n = y.numel() // y.shape[1]
+        slope = by_var * (2 / n)
+        constant = torch.addcmul(by_mean / n, slope, mean, value=-1)
+        by_y = torch.addcmul(_by_channel(constant), _by_channel(slope), y)
+        _flat(by_y).scatter_add_(0, places, _flat(by_pooled))
+        ctx.save_for_backward(y, mean, places, by_var)
+        ctx.pooled_shape = by_pooled.shape
+        return by_y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, u: Tensor) -> Any:
+        y, mean, places, by_var = ctx.saved_tensors
+        n = y.numel() // y.shape[1]
+        examples, channels, height, width = ctx.pooled_shape
+        u = u.contiguous(memory_format=torch.channels_last)
+        total, products = _sums(u, y, mean)
+        at_maxima = _flat(u).index_select(0, places).view(examples, height, width, channels)
+        slope = by_var * (2 / n)
+        u_mean = total / n
+        in_y = torch.addcmul(_by_channel(-slope * u_mean), _by_channel(slope), u)
+        return in_y, None, None, at_maxima.permute(0, 3, 1, 2), u_mean, products * (2 / n)
+
+
+class NormalisedRelu(Function):
+    """relu(scale * (pooled - mean) * r + shift) with r = 1 / sqrt(var + eps)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        pooled: Tensor,
+        mean: Tensor,
+        var: Tensor,
+        scale: Tensor,
+        shift: Tensor,
+        eps: float,
+    ) -> Tensor:
+        slope = scale * torch.rsqrt(var + eps)
+        constant = torch.addcmul(shift, mean, slope, value=-1)
+        out = torch.addcmul(_by_channel(constant), pooled, _by_channel(slope)).clamp_min_(0)
+        ctx.save_for_backward(pooled, mean, var, scale, out)
+        ctx.eps = eps
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        pooled, mean, var, scale, out = ctx.saved_tensors
+        found = NormalisedReluBackward.apply(  # type: ignore[no-untyped-call]
+            grad, pooled, mean, var, scale, out.detach(), ctx.eps
+        )
+        return *found, None
+
+
+class NormalisedReluBackward(Function):
+    r"""The first derivatives, and below them the second.
+
+    With g the gradient where the ReLU is open, $S = \sum g$ and $P = \sum g\,(p - m)$,
+
+    $$g_p = \gamma r g, \quad g_m = -\gamma r S, \quad g_v = -\tfrac12 \gamma r^3 P, \quad
+      g_\gamma = r P, \quad g_\beta = S.$$
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        grad: Tensor,
+        pooled: Tensor,
+        mean: Tensor,
+        var: Tensor,
+        scale: Tensor,
+        out: Tensor,
+        eps: float,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        r = torch.rsqrt(var + eps)
+        g = aten.threshold_backward(grad, out, 0)
+        total, products = _sums(g, pooled, mean)
+        slope = scale * r
+        by_scale = r * products
+        ctx.save_for_backward(g, pooled, mean, scale, out, r, total, products)
+        return (
+            g * _by_channel(slope),
+            -slope * total,
+            -0.5 * slope * r * by_scale,
+            by_scale,
+            total,
+        )
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        ctx: Any, u_pooled: Tensor, u_mean: Tensor, u_var: Tensor, u_scale: Tensor, u_shift: Tensor
+    ) -> Any:
+        # The derivatives of Q, the inner product of the five results with the five arguments:
+        # Q = slope * (sum(g u_pooled) - S u_mean) + S u_shift + P (r u_scale - slope r^2 u_var / 2)
+        g, pooled, mean, scale, out, r, total, products = ctx.saved_tensors
+        u_pooled = u_pooled.contiguous(memory_format=torch.channels_last)
+        _, crossed = _sums(g, u_pooled, torch.zeros_like(mean))
+        slope = scale * r
+        half = 0.5 * r * r * u_var
+        by_products = r * (u_scale - scale * half)
+        constant = u_shift - slope * u_mean - by_products * mean
+        in_g = torch.addcmul(_by_channel(constant), pooled, _by_channel(by_products))
+        in_g = torch.addcmul(in_g, u_pooled, _by_channel(slope))
+        crossed = crossed - u_mean * total
+        in_r = scale * crossed + products * (u_scale - 3 * scale * half)
+        return (
+            aten.threshold_backward(in_g, out, 0),
+            g * _by_channel(by_products),
+            -by_products * total,
+            -0.5 * r * r * r * in_r,
+            r * (crossed - half * products),
+            None,
+            None,
+        )
