@@ -4,7 +4,7 @@
 
 One quantity varies at a time around a base: Omniglot's shape, 5-way 1-shot, 15 queries a class,
 conv4-64, K = 5, 4 tasks, two threads. K varies at 84x84 as well (2 tasks), with and without the
-memory mode (`checkpoint_steps`). The points of a sweep take turns, each in a process of its own. A
+memory mode (`recompute`). The points of a sweep take turns, each in a process of its own. A
 picture goes beside the file, as .svg.
 
 Two slopes are stated for each sweep: that of a straight line through the points (seconds or
@@ -46,7 +46,7 @@ class Sweep:
 SWEEPS = (
     Sweep("steps, 28x28", "steps", STEPS, BASE),
     Sweep("steps, 84x84", "steps", STEPS, LARGE),
-    Sweep("steps, 84x84, memory mode", "steps", STEPS, replace(LARGE, checkpoint_steps=True)),
+    Sweep("steps, 84x84, memory mode", "steps", STEPS, replace(LARGE, recompute=True)),
     Sweep("shots, 28x28", "shots", (1, 2, 5, 10, 20), BASE),
     Sweep("filters, 28x28", "width", (16, 32, 64, 128), BASE),
     Sweep("tasks, 28x28", "tasks", (1, 2, 4, 8, 16, 32), BASE),

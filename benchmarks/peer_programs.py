@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import metamirror as mm
-from metamirror.experiments.cost import Workload, meta_gradient, tune_allocator
+from metamirror.experiments.cost import Workload
 
 LR = 0.05
 Gradient = list[Tensor]
@@ -70,7 +70,8 @@ def metamirror(work: Workload, dtype: torch.dtype) -> Callable[[], Gradient]:
     names = [name for name, p in learner.model.named_parameters() if p.requires_grad]
 
     def iterate() -> Gradient:
-        found = zip(names, meta_gradient(learner, tasks), strict=True)
+        _, gradient = learner.meta_gradient(tasks)
+        found = zip(names, gradient, strict=True)
         return [grad for name, grad in found if not name.endswith("conv.bias")]
 
     return iterate
@@ -213,7 +214,7 @@ def installed(programs: dict[str, Callable]) -> tuple[str, ...]:
 def prepare(program: Callable, tune: bool, work: Workload) -> Callable[[], object]:
     """What a process of the measurement runs, in float32."""
     if tune:
-        tune_allocator()
+        mm.tune_allocator()
     return program(work, torch.float32)
 
 

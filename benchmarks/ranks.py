@@ -54,6 +54,7 @@ class Noise(TaskStream):
 
 def measure(method: str, vectorize: bool, steps: int, warm_up: int = 2) -> None:
     """What each process runs; the first prints the seconds of each step, and its memory."""
+    mm.tune_allocator()
     torch.manual_seed(0)
     with joined_ranks("cpu") as ranks:
         stream = Noise("train", SHOTS, QUERIES, 0, TASKS)

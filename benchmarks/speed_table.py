@@ -117,10 +117,10 @@ def growth(results: Path) -> str:
             (
                 f"{sweep['title']}: {sweep['x'][0]} to {sweep['x'][-1]}",
                 f"{sweep['seconds'][0]:.2f} to {sweep['seconds'][-1]:.2f}",
-                f"{1000 * time['per_unit']:.0f}",
+                f"{1000 * time['per_unit']:.3g}",
                 f"{time['log_log']:.2f}",
                 f"{sweep['peak_mb'][0]:.0f} to {sweep['peak_mb'][-1]:.0f}",
-                f"{memory['per_unit']:.0f}",
+                f"{memory['per_unit']:.3g}",
                 f"{memory['log_log']:.2f}",
             )
         )

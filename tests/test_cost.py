@@ -44,6 +44,7 @@ def test_json_tells_time_ratio_memory_and_parameters(capsys):
         ("--shape 3x8x8", "8x8; conv4 takes square ones from 16x16"),
         ("--shape 3x90000x90000", "this machine has"),
         ("--width 100000000", "this machine has"),
+        ("--width 100000000 --recompute", "this machine has"),
         ("--methods maml,none", "no method is called 'none'"),
         ("--methods blockiaf:colour=red", "blockiaf has no option 'colour'"),
         ("--methods maml,", "no method is called ''"),

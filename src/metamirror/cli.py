@@ -240,7 +240,7 @@ def cost(
     tasks: int = 4,
     rounds: int = ROUNDS,
     threads: int | None = None,
-    checkpoint_steps: bool = False,
+    recompute: bool = False,
     json: bool = False,
 ) -> None:
     """Measures what each method costs on this machine, on random pictures; needs no data.
@@ -255,7 +255,7 @@ def cost(
         tasks: of one iteration.
         rounds: how often each method takes turns with MAML.
         threads: of torch; by default as many as torch takes here.
-        checkpoint_steps: compute each inner step again in the outer backward pass, to save memory.
+        recompute: build inner steps' graphs anew when needed: less memory, more time.
         json: print one JSON document.
     """
     work = Workload(
@@ -265,7 +265,7 @@ def cost(
         width=width,
         steps=steps,
         tasks=tasks,
-        checkpoint_steps=checkpoint_steps,
+        recompute=recompute,
     )
     found = measure_cost(work, parse_methods(methods), rounds=rounds, threads=threads)
     found["shape"] = shape

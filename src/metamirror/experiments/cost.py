@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from metamirror.allocator import tune_allocator
 from metamirror.experiments.turns import (
     Program,
     Ratio,
@@ -23,7 +24,6 @@ from metamirror.experiments.turns import (
     ratio,
     take_turns,
 )
-from metamirror.learner import Learner
 from metamirror.methods import METHODS, make_learner
 from metamirror.models import Conv4
 from metamirror.models.conv4 import check_sizes
@@ -49,7 +49,7 @@ class Workload:
         width: filters of each layer.
         steps: K.
         tasks: of the iteration.
-        checkpoint_steps: recompute each inner step in the outer backward pass, to save memory.
+        recompute: build inner steps' graphs anew when needed: less memory, more time.
     """
 
     shape: tuple[int, int, int] = SHAPES["omniglot"]
@@ -59,7 +59,7 @@ class Workload:
     width: int = 64
     steps: int = 5
     tasks: int = 4
-    checkpoint_steps: bool = False
+    recompute: bool = False
 
     def check(self) -> None:
         """Refuses what no machine, or not this one, can hold."""
@@ -75,10 +75,11 @@ class Workload:
         if height != size or size < 16:
             raise ValueError(f"pictures are {height}x{size}; conv4 takes square ones from 16x16 on")
         # What the first layer puts out must be kept for every picture of a task and every step.
-        pictures = self.ways * (self.shots * self.steps + self.queries)
+        kept = 1 if self.recompute else self.steps
+        pictures = self.ways * (self.shots * kept + self.queries)
         least = 4 * pictures * self.width * size * size / 2**30
         memory = memory_gb()
-        if least > memory and not self.checkpoint_steps:
+        if least > memory:
             raise ValueError(
                 f"one task would need at least {least:,.0f} GB and this machine has "
                 f"{memory:,.0f} GB: choose a smaller shape, width, number of shots or steps"
@@ -143,27 +144,24 @@ def extra_parameters(method: str, model: nn.Module) -> int:
 def prepare(method: str, work: Workload) -> Work:
     """One iteration of meta-training: the meta-gradient, and a step of Adam along it."""
     tune_allocator()
-    learner = make_learner(method, work.model(), steps=work.steps, lr=0.01)
+    learner = make_learner(
+        method,
+        work.model(),
+        steps=work.steps,
+        lr=0.01,
+        recompute=work.recompute,
+    )
     tasks = work.stack()
     learned = [p for p in learner.parameters() if p.requires_grad]
     optimizer = torch.optim.Adam(learned, lr=1e-3)
 
     def iterate() -> None:
-        for p, grad in zip(learned, meta_gradient(learner, tasks), strict=True):
+        _, gradient = learner.meta_gradient(tasks, learned)
+        for p, grad in zip(learned, gradient, strict=True):
             p.grad = grad
         optimizer.step()
 
     return iterate
-
-
-def tune_allocator() -> None:
-    """To be replaced by the engine's."""
-
-
-def meta_gradient(learner: Learner, tasks: Task) -> tuple[torch.Tensor, ...]:
-    """To be replaced by the engine's."""
-    learned = [p for p in learner.parameters() if p.requires_grad]
-    return torch.autograd.grad(learner.meta_loss(tasks), learned, materialize_grads=True)
 
 
 def measure_cost(
