@@ -92,14 +92,15 @@ def measure(
 
 def show_case(key: str, found: dict) -> None:
     print(f"\n{key}: float64 results differ by {max(found['float64_differences'].values()):.1e}")
-    print(f"  {'':12} {'seconds':>9} {'peak MB':>8}   metamirror's time against it")
+    print(f"  {'':12} {'seconds':>9} {'CPU s':>9} {'peak MB':>8}   metamirror's time against it")
     for name, row in found["programs"].items():
         against = ""
         if name in found["time_against"]:
             median, low, high = found["time_against"][name]
             mark = "  (the fastest peer)" if name == found["fastest_peer"] else ""
             against = f"{median:.3f} [{low:.3f}, {high:.3f}]{mark}"
-        print(f"  {name:12} {row['seconds']:9.4f} {row['peak_mb']:8.0f}   {against}")
+        times = f"{row['seconds']:9.4f} {row['cpu_seconds']:9.4f}"
+        print(f"  {name:12} {times} {row['peak_mb']:8.0f}   {against}")
     print(
         f"  memory against the leanest, {found['leanest_peer']}: "
         f"{found['memory_against_leanest']:.2f}"

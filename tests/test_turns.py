@@ -79,6 +79,8 @@ def test_programs_take_turns_in_changing_order_and_own_their_memory():
     assert 1 <= heavy.repeats <= 2
     assert min(seconds["light"]) >= 0.02
     assert min(seconds["heavy"]) >= 0.06
+    # Who sleeps computes nothing.
+    assert max(light.cpu_seconds + heavy.cpu_seconds) < 0.02
     assert heavy.peak_mb - light.peak_mb == pytest.approx(300, abs=40)
 
 

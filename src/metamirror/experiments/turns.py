@@ -57,6 +57,7 @@ class Worker:
 
     Attributes:
         seconds: per iteration, of each turn taken.
+        cpu_seconds: the same of all cores together; what others do on the machine moves it less.
         peak_mb: the most memory that the process has held, torch itself included.
         idle_mb: what of it the process held before its first iteration.
     """
@@ -64,6 +65,7 @@ class Worker:
     def __init__(self, program: Program):
         self.program = program
         self.seconds: list[float] = []
+        self.cpu_seconds: list[float] = []
         self.peak_mb = self.idle_mb = math.nan
         self.repeats = 1
         # Spawned, not forked: a forked process would begin with its parent's memory.
@@ -84,23 +86,25 @@ class Worker:
             self._ready = True
 
     def warm_up(self, turn_seconds: float = 0.0) -> None:
-        """Two iterations that do not count; the second says how many fill a turn."""
+        """Iterations that do not count. The second one says how many fill a turn."""
         self.wait()
         self._work(1)
         if turn_seconds > 0:
-            self.repeats = max(1, round(turn_seconds / max(self._work(1), 1e-6)))
+            self.repeats = max(1, round(turn_seconds / max(self._work(1)[0], 1e-6)))
 
     def take_turn(self) -> float:
         """One turn, and what it took per iteration."""
-        self.seconds.append(self._work(self.repeats))
-        return self.seconds[-1]
+        seconds, cpu_seconds = self._work(self.repeats)
+        self.seconds.append(seconds)
+        self.cpu_seconds.append(cpu_seconds)
+        return seconds
 
-    def _work(self, repeats: int) -> float:
+    def _work(self, repeats: int) -> tuple[float, float]:
         # Whether it has died is told by the answer that does not come.
         with contextlib.suppress(OSError):
             self._pipe.send(repeats)
-        seconds, self.peak_mb = self._answer()
-        return float(seconds)
+        seconds, cpu_seconds, self.peak_mb = self._answer()
+        return seconds / repeats, cpu_seconds / repeats
 
     def _answer(self) -> Any:
         name = self.program.name
@@ -153,14 +157,14 @@ def _serve(pipe: Connection, program: Program) -> None:
             # Whoever asked for this has ended.
             return
         try:
-            began = time.perf_counter()
+            began, cpu_began = time.perf_counter(), time.process_time()
             for _ in range(repeats):
                 work()
-            seconds = (time.perf_counter() - began) / repeats
+            spent = time.perf_counter() - began, time.process_time() - cpu_began
         except Exception:
             pipe.send(("failure", traceback.format_exc().strip()))
             return
-        pipe.send(("done", (seconds, peak_mb())))
+        pipe.send(("done", (*spent, peak_mb())))
 
 
 @contextlib.contextmanager
@@ -244,6 +248,7 @@ def summary(worker: Worker) -> dict[str, Any]:
     """What a worker's turns came to, for a file."""
     return {
         "seconds": statistics.median(worker.seconds),
+        "cpu_seconds": statistics.median(worker.cpu_seconds),
         "peak_mb": round(worker.peak_mb, 1),
         "idle_mb": round(worker.idle_mb, 1),
         "iterations_per_turn": worker.repeats,
