@@ -123,7 +123,10 @@ class Worker:
         if kind == "mistake":
             raise ValueError(f"{name}: {value}")
         if kind == "failure":
-            raise ProgramError(f"{name} failed:\n{value}")
+            last_line = value.splitlines()[-1]
+            failed = ProgramError(f"{name} failed: {last_line}")
+            failed.add_note(value)
+            raise failed
         return value
 
     def __exit__(
