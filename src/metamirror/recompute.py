@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import get_device_states, set_device_states
 
 from metamirror.nested import tensors_in, with_tensors
@@ -53,8 +52,12 @@ class _Recomputed(Function):
         return tuple(t.detach() for t in tensors_in(found[0]))
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                "the meta-gradient of recomputed steps cannot be differentiated again: leave "
+                "recompute off"
+            )
         own = [t.detach().requires_grad_(t.requires_grad) for t in ctx.saved_tensors]
         state, devices, device_states = ctx.random
         with torch.enable_grad(), torch.random.fork_rng(devices):

@@ -23,7 +23,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 aten = torch.ops.aten
@@ -103,8 +102,8 @@ class ConvolutionBackward(Function):
         return _adjoints(grad, x, weight, wanted)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, by_x: Tensor | None, by_weight: Tensor | None) -> Any:
+        _refuse_a_third_derivative()
         grad, x, weight = ctx.saved_tensors
         in_grad: Tensor | None = None
         if by_x is not None:
@@ -120,6 +119,15 @@ class ConvolutionBackward(Function):
             wanted,
         )
         return in_grad, in_x, in_weight, None
+
+
+def _refuse_a_third_derivative() -> None:
+    # torch's once_differentiable would be passed over in silence by torch.autograd.grad.
+    if torch.is_grad_enabled():
+        raise RuntimeError(
+            "Conv4's fused block can be differentiated twice, not three times: set fused = False "
+            "on its blocks"
+        )
 
 
 def _flat(x: Tensor) -> Tensor:
@@ -189,8 +197,8 @@ class PoolAndStatisticsBackward(Function):
         return by_y
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, u: Tensor) -> Any:
+        _refuse_a_third_derivative()
         y, mean, places, by_var = ctx.saved_tensors
         n = y.numel() // y.shape[1]
         examples, channels, height, width = ctx.pooled_shape
@@ -267,10 +275,10 @@ class NormalisedReluBackward(Function):
         )
 
     @staticmethod
-    @once_differentiable
     def backward(
         ctx: Any, u_pooled: Tensor, u_mean: Tensor, u_var: Tensor, u_scale: Tensor, u_shift: Tensor
     ) -> Any:
+        _refuse_a_third_derivative()
         # The derivatives of Q, the inner product of the five results with the five arguments:
         # Q = slope * (sum(g u_pooled) - S u_mean) + S u_shift + P (r u_scale - slope r^2 u_var / 2)
         g, pooled, mean, scale, out, r, total, products = ctx.saved_tensors
