@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+PEERS := $(VENV)/.peers
 
-.PHONY: quickstart test lint types sinusoid clean
+.PHONY: quickstart test lint types sinusoid speed clean
 
 quickstart: $(INSTALLED)
 	$(BIN)/metamirror quickstart
@@ -39,6 +40,31 @@ results/sinusoid/%.json: | $(INSTALLED)
 # How fast tasks are drawn beside a conv4 that learns them; METAMIRROR_HOME may hold the real data.
 results/sampler.json: benchmarks/sampler.py | $(INSTALLED)
 	$(BIN)/python benchmarks/sampler.py --out $@
+
+# What docs/speed.md shows. To be run on a machine that does nothing else; a campaign that was
+# interrupted keeps the cases it has, and `python benchmarks/peers.py --help` measures single ones.
+$(PEERS): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[bench]"
+	touch $@
+
+results/peers.json: benchmarks/peers.py benchmarks/peer_programs.py | $(PEERS)
+	$(BIN)/python benchmarks/peers.py --shape omniglot,mini-imagenet --shots 1,5 --threads 1,2 --out $@
+	$(BIN)/python benchmarks/peers.py --adapt --threads 1,2 --out $@
+
+results/cost-omniglot-1shot.json: | $(INSTALLED)
+	$(BIN)/metamirror cost --shape omniglot --shots 1 --threads 2 --json > $@.tmp
+	mv $@.tmp $@
+
+results/cost-mini-imagenet-5shot.json: | $(INSTALLED)
+	$(BIN)/metamirror cost --shape mini-imagenet --shots 5 --threads 2 --json > $@.tmp
+	mv $@.tmp $@
+
+results/growth.json: benchmarks/growth.py | $(INSTALLED)
+	$(BIN)/python benchmarks/growth.py --out $@
+
+speed: results/peers.json results/cost-omniglot-1shot.json results/cost-mini-imagenet-5shot.json \
+		results/growth.json
+	$(BIN)/python benchmarks/speed_table.py --write
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -24,6 +24,7 @@ import metamirror as mm
 from metamirror.data import TaskStream
 from metamirror.data.random import task_generator
 from metamirror.distributed import joined_ranks
+from metamirror.experiments.turns import peak_mb
 from metamirror.files import write_json
 from metamirror.outer import descend, meta_gradient, parameters_of
 
@@ -52,7 +53,8 @@ class Noise(TaskStream):
 
 
 def measure(method: str, vectorize: bool, steps: int, warm_up: int = 2) -> None:
-    """What each process runs; the first prints the seconds of each step."""
+    """What each process runs; the first prints the seconds of each step, and its memory."""
+    mm.tune_allocator()
     torch.manual_seed(0)
     with joined_ranks("cpu") as ranks:
         stream = Noise("train", SHOTS, QUERIES, 0, TASKS)
@@ -68,11 +70,11 @@ def measure(method: str, vectorize: bool, steps: int, warm_up: int = 2) -> None:
             seconds.append(time.perf_counter() - began)
         ranks.part()
         if ranks.first:
-            print(json.dumps(seconds[warm_up:]))
+            print(json.dumps({"seconds": seconds[warm_up:], "peak_mb": peak_mb()}))
 
 
-def run(processes: int, threads: int, words: list[str]) -> float:
-    """The median time of a step under one setting."""
+def run(processes: int, threads: int, words: list[str]) -> tuple[float, float]:
+    """The median time of a step under one setting, and the first rank's peak of memory."""
     launch = (
         ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
         if processes > 1
@@ -86,7 +88,8 @@ def run(processes: int, threads: int, words: list[str]) -> float:
     )
     if ended.returncode:
         raise SystemExit(ended.stderr)
-    return statistics.median(json.loads(ended.stdout.splitlines()[-1]))
+    found = json.loads(ended.stdout.splitlines()[-1])
+    return statistics.median(found["seconds"]), found["peak_mb"]
 
 
 def main() -> None:
@@ -104,7 +107,7 @@ def main() -> None:
     words = ["--method", given.method, "--steps", str(given.steps)]
     words += ["--loop"] if given.loop else []
     rounds = [
-        {name: run(*setting, words) for name, setting in SETTINGS.items()}
+        {name: run(*setting, words)[0] for name, setting in SETTINGS.items()}
         for _ in range(given.rounds)
     ]
     seconds = {name: statistics.median(r[name] for r in rounds) for name in SETTINGS}

@@ -11,7 +11,8 @@ import torch
 from hypothesis import settings
 
 here = Path(__file__).parent
-sys.path[:0] = [str(here), str(here / "mirror_maps"), str(here / "data")]
+benchmarks = here.parent / "benchmarks"
+sys.path[:0] = [str(here), str(here / "mirror_maps"), str(here / "data"), str(benchmarks)]
 # Tests never touch a user's data. The processes of one run share a folder (the first one makes it,
 # the others inherit its environment), so that letters are drawn once.
 if "PYTEST_XDIST_WORKER" not in os.environ:

@@ -24,12 +24,21 @@ from metamirror.config import RunConfig, load_config
 from metamirror.data.folder import absolute_folder, parse_folder
 from metamirror.data_commands import DATA_COMMANDS
 from metamirror.evaluate import evaluate_run
+from metamirror.experiments.cost import (
+    ROUNDS,
+    Workload,
+    extra_parameters,
+    measure_cost,
+    parse_methods,
+    parse_shape,
+)
 from metamirror.experiments.inspection import inspect_run
 from metamirror.experiments.quickstart import quickstart as run_quickstart
 from metamirror.files import to_json
 from metamirror.learner import Norm
-from metamirror.methods import METHODS, make_learner
+from metamirror.methods import METHODS
 from metamirror.models import Conv4
+from metamirror.report.cost import cost_table
 from metamirror.report.geometry import describe_geometry, plot_geometry
 from metamirror.train import train as run_training
 
@@ -45,11 +54,8 @@ def methods(json: bool = False) -> None:
     """
     with torch.device("meta"):
         model = Conv4(ways=5, channels=3, image_size=84, width=64)
-    base = sum(p.numel() for p in model.parameters())
     rows: list[dict[str, Any]] = []
     for key, method in METHODS.items():
-        learner = make_learner(key, model)
-        extra = sum(p.numel() for p in learner.parameters() if p.requires_grad) - base
         rows.append(
             {
                 "method": key,
@@ -57,7 +63,7 @@ def methods(json: bool = False) -> None:
                 "optimizer": method.optimizer,
                 "geometry": method.geometry,
                 "paper": method.paper,
-                "extra_parameters": extra,
+                "extra_parameters": extra_parameters(key, model),
                 "options": [field.name for field in fields(method.options)],
             }
         )
@@ -224,6 +230,52 @@ def inspect(
     print(f"picture: {picture}")
 
 
+def cost(
+    shape: str = "omniglot",
+    ways: int = 5,
+    shots: int = 5,
+    width: int = 64,
+    methods: str = "all",
+    steps: int = 5,
+    tasks: int = 4,
+    rounds: int = ROUNDS,
+    threads: int | None = None,
+    recompute: bool = False,
+    json: bool = False,
+) -> None:
+    """Measures what each method costs on this machine, on random pictures; needs no data.
+
+    Args:
+        shape: of a picture: omniglot, mini-imagenet, or channels x height x width as in 3x32x32.
+        ways: classes of a task.
+        shots: support pictures a class; there are 15 query pictures a class.
+        width: filters of each layer of the conv4.
+        methods: all, or a list with commas; options may follow, as in blockiaf:variant=released.
+        steps: inner steps.
+        tasks: of one iteration.
+        rounds: how often each method takes turns with MAML.
+        threads: of torch; by default as many as torch takes here.
+        recompute: build inner steps' graphs anew when needed: less memory, more time.
+        json: print one JSON document.
+    """
+    work = Workload(
+        shape=parse_shape(shape),
+        ways=ways,
+        shots=shots,
+        width=width,
+        steps=steps,
+        tasks=tasks,
+        recompute=recompute,
+    )
+    found = measure_cost(work, parse_methods(methods), rounds=rounds, threads=threads)
+    found["shape"] = shape
+    if json:
+        _print_json(found)
+        return
+    Console().print(cost_table(found))
+    print(f"Peak memory is a whole process's; {found['rows'][0]['idle_mb']:.0f} MB of it is torch.")
+
+
 def quickstart(minutes: float = 6.0, out: Path = Path("quickstart")) -> None:
     """Meta-trains every method on generated tasks and prints a table; needs no data.
 
@@ -271,6 +323,7 @@ COMMANDS: dict[str, Command | Group] = {
     "data": Group("Data sets: what there is, what is installed, and how it looks.", DATA_COMMANDS),
     "train": train_from(DEFAULTS),
     "evaluate": evaluate,
+    "cost": cost,
     "inspect": inspect,
     "quickstart": quickstart,
 }

@@ -1,0 +1,237 @@
+"""What each method costs on this machine: time, against MAML's, memory, extra parameters."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from metamirror.allocator import tune_allocator
+from metamirror.experiments.turns import (
+    Program,
+    Ratio,
+    Work,
+    Worker,
+    machine,
+    ratio,
+    take_turns,
+)
+from metamirror.methods import METHODS, make_learner
+from metamirror.models import Conv4
+from metamirror.models.conv4 import check_sizes
+from metamirror.progress import Progress
+from metamirror.types import Batch, Task
+
+SHAPES = {"omniglot": (1, 28, 28), "mini-imagenet": (3, 84, 84)}
+REFERENCE = "maml"
+# Shorter turns are lost in the noise of a clock and a scheduler.
+TURN_SECONDS = 0.2
+ROUNDS = 11
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One meta-iteration on random pictures with a conv4.
+
+    Attributes:
+        shape: channels, height and width of a picture.
+        ways: classes of a task.
+        shots: support pictures a class.
+        queries: query pictures a class.
+        width: filters of each layer.
+        steps: K.
+        tasks: of the iteration.
+        recompute: build inner steps' graphs anew when needed: less memory, more time.
+    """
+
+    shape: tuple[int, int, int] = SHAPES["omniglot"]
+    ways: int = 5
+    shots: int = 5
+    queries: int = 15
+    width: int = 64
+    steps: int = 5
+    tasks: int = 4
+    recompute: bool = False
+
+    def check(self) -> None:
+        """Refuses what no machine, or not this one, can hold."""
+        check_sizes(
+            ways=self.ways,
+            shots=self.shots,
+            queries=self.queries,
+            width=self.width,
+            tasks=self.tasks,
+            steps=self.steps,
+        )
+        _, height, size = self.shape
+        if height != size or size < 16:
+            raise ValueError(f"pictures are {height}x{size}; conv4 takes square ones from 16x16 on")
+        # What the first layer puts out must be kept for every picture of a task and every step.
+        kept = 1 if self.recompute else self.steps
+        pictures = self.ways * (self.shots * kept + self.queries)
+        least = 4 * pictures * self.width * size * size / 2**30
+        memory = memory_gb()
+        if least > memory:
+            raise ValueError(
+                f"one task would need at least {least:,.0f} GB and this machine has "
+                f"{memory:,.0f} GB: choose a smaller shape, width, number of shots or steps"
+            )
+
+    def model(self) -> Conv4:
+        """The network, at its seeded start."""
+        torch.manual_seed(0)
+        channels, _, size = self.shape
+        return Conv4(ways=self.ways, channels=channels, image_size=size, width=self.width)
+
+    def stack(self, seed: int = 0) -> Task:
+        """The tasks of the iteration."""
+        generator = torch.Generator().manual_seed(seed)
+
+        def batch(count: int) -> Batch:
+            shape = (self.tasks, self.ways * count, *self.shape)
+            labels = torch.arange(self.ways).repeat(self.tasks, count)
+            return Batch(torch.rand(shape, generator=generator), labels)
+
+        return Task(batch(self.shots), batch(self.queries))
+
+
+def memory_gb() -> float:
+    """What this machine has; no limit where the system does not say."""
+    if not hasattr(os, "sysconf"):
+        return math.inf
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+
+
+def parse_shape(shape: str) -> tuple[int, int, int]:
+    """A shape by the name of its data set, or as channels x height x width.
+
+    >>> parse_shape("3x32x32")
+    (3, 32, 32)
+    """
+    if shape in SHAPES:
+        return SHAPES[shape]
+    found = re.fullmatch(r"(\d{1,6})x(\d{1,6})x(\d{1,6})", shape)
+    sizes = tuple(int(n) for n in found.groups()) if found else ()
+    if len(sizes) != 3 or 0 in sizes:
+        raise ValueError(
+            f"shape is {shape!r}; give {', '.join(SHAPES)}, or channels x height x width as in "
+            f"3x32x32"
+        )
+    return sizes
+
+
+def parse_methods(methods: str) -> list[str]:
+    """The methods of a comma-separated list, MAML first, since all are compared with it."""
+    given = list(METHODS) if methods == "all" else [m.strip() for m in methods.split(",")]
+    return list(dict.fromkeys([REFERENCE, *given]))
+
+
+def extra_parameters(method: str, model: nn.Module) -> int:
+    """What the outer level learns beyond the start, as a number of parameters."""
+    learner = make_learner(method, model)
+    learned = sum(p.numel() for p in learner.parameters() if p.requires_grad)
+    return learned - sum(p.numel() for p in model.parameters())
+
+
+def prepare(method: str, work: Workload) -> Work:
+    """One iteration of meta-training: the meta-gradient, and a step of Adam along it."""
+    tune_allocator()
+    learner = make_learner(
+        method,
+        work.model(),
+        steps=work.steps,
+        lr=0.01,
+        recompute=work.recompute,
+    )
+    tasks = work.stack()
+    learned = [p for p in learner.parameters() if p.requires_grad]
+    optimizer = torch.optim.Adam(learned, lr=1e-3)
+
+    def iterate() -> None:
+        _, gradient = learner.meta_gradient(tasks, learned)
+        for p, grad in zip(learned, gradient, strict=True):
+            p.grad = grad
+        optimizer.step()
+
+    return iterate
+
+
+def measure_cost(
+    work: Workload,
+    methods: Sequence[str],
+    *,
+    rounds: int = ROUNDS,
+    threads: int | None = None,
+) -> dict[str, Any]:
+    """What `metamirror cost --json` prints.
+
+    Every method takes turns with MAML alone, so that two processes are in memory at a time.
+
+    Args:
+        work: what an iteration consists of.
+        methods: with their options, MAML first.
+        rounds: pairs of turns for each method.
+        threads: of torch; by default as many as torch takes here.
+    """
+    work.check()
+    if rounds < 3:
+        raise ValueError(f"rounds is {rounds}; an interval needs at least 3 pairs")
+    count = torch.get_num_threads() if threads is None else threads
+    check_sizes(threads=count)
+    with torch.device("meta"):
+        model = work.model()
+    # Before any process starts, so that a wrong name is said at once.
+    extra = {method: extra_parameters(method, model) for method in methods}
+    reference, *others = methods
+    rows: dict[str, dict[str, Any]] = {}
+    total = rounds * 2 * max(1, len(others))
+    with (
+        Progress("cost", total) as progress,
+        Worker(Program(reference, partial(prepare, reference, work), count)) as maml,
+    ):
+        done = 0
+
+        def show(worker: Worker) -> None:
+            nonlocal done
+            done += 1
+            progress.update(done, f"{worker.program.name} {1000 * worker.seconds[-1]:.0f} ms")
+
+        for method in others:
+            with Worker(Program(method, partial(prepare, method, work), count)) as worker:
+                worker.wait()
+                seconds = take_turns(
+                    [maml, worker], rounds, turn_seconds=TURN_SECONDS, after_turn=show
+                )
+            against = ratio(seconds[method], seconds[reference])
+            rows[method] = _row(worker, against, extra[method])
+        if not others:
+            take_turns([maml], rounds, turn_seconds=TURN_SECONDS, after_turn=show)
+        first = _row(maml, Ratio(1.0, (1.0, 1.0)), extra[reference])
+    described = {**asdict(work), "shape": "x".join(map(str, work.shape))}
+    return {
+        **described,
+        **machine(count),
+        "model": "conv4",
+        "rounds": rounds,
+        "rows": [first, *rows.values()],
+    }
+
+
+def _row(worker: Worker, against: Ratio, extra: int) -> dict[str, Any]:
+    return {
+        "method": worker.program.name,
+        "ms_per_iteration": 1000 * statistics.median(worker.seconds),
+        "relative_to_maml": against.median,
+        "ci95": list(against.interval),
+        "peak_mb": worker.peak_mb,
+        "idle_mb": worker.idle_mb,
+        "extra_parameters": extra,
+    }

@@ -1,0 +1,264 @@
+"""Programs measured against each other: each in its own process, one at work at a time.
+
+What else the machine does drifts by tenths from minute to minute. Programs that take turns share
+it, so that the ratio of two times of the same round is worth more than the times themselves; and
+a process of its own gives each program a peak of memory that is its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import multiprocessing
+import os
+import signal
+import statistics
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import torch
+
+Work = Callable[[], object]
+RESAMPLES = 10_000
+# A process that answers nothing for as long hangs; the slowest honest turn takes a minute.
+PATIENCE = 1800.0
+
+
+class ProgramError(ChildProcessError):
+    """A program that ended before its work did."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """Something to measure.
+
+    Attributes:
+        name: what the tables call it.
+        prepare: called once in the program's process; returns the work of one iteration. It is
+            sent there, so that it must be picklable: a function of a module, or a partial of one.
+        threads: of torch, in that process.
+    """
+
+    name: str
+    prepare: Callable[[], Work]
+    threads: int = 1
+
+
+class Worker:
+    """A program in a process of its own, which works when told to. A context manager.
+
+    Attributes:
+        seconds: per iteration, of each turn taken.
+        cpu_seconds: the same of all cores together; what others do on the machine moves it less.
+        peak_mb: the most memory that the process has held, torch itself included.
+        idle_mb: what of it the process held before its first iteration.
+    """
+
+    def __init__(self, program: Program):
+        self.program = program
+        self.seconds: list[float] = []
+        self.cpu_seconds: list[float] = []
+        self.peak_mb = self.idle_mb = math.nan
+        self.repeats = 1
+        # Spawned, not forked: a forked process would begin with its parent's memory.
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs, program), daemon=True)
+        self._process.start()
+        theirs.close()
+        self._ready = False
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def wait(self) -> None:
+        """Returns once the program is prepared."""
+        if not self._ready:
+            self.idle_mb = self._answer()
+            self._ready = True
+
+    def warm_up(self, turn_seconds: float = 0.0) -> None:
+        """Iterations that do not count. The second one says how many fill a turn."""
+        self.wait()
+        self._work(1)
+        if turn_seconds > 0:
+            self.repeats = max(1, round(turn_seconds / max(self._work(1)[0], 1e-6)))
+
+    def take_turn(self) -> float:
+        """One turn, and what it took per iteration."""
+        seconds, cpu_seconds = self._work(self.repeats)
+        self.seconds.append(seconds)
+        self.cpu_seconds.append(cpu_seconds)
+        return seconds
+
+    def _work(self, repeats: int) -> tuple[float, float]:
+        # Whether it has died is told by the answer that does not come.
+        with contextlib.suppress(OSError):
+            self._pipe.send(repeats)
+        seconds, cpu_seconds, self.peak_mb = self._answer()
+        return seconds / repeats, cpu_seconds / repeats
+
+    def _answer(self) -> Any:
+        name = self.program.name
+        try:
+            if not self._pipe.poll(PATIENCE):
+                raise ProgramError(f"{name} has not answered for {PATIENCE:.0f} s")
+            kind, value = self._pipe.recv()
+        except (EOFError, ConnectionError) as error:
+            self._process.join()
+            code = self._process.exitcode or 0
+            how = (
+                f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
+            )
+            hint = "; the machine may lack the memory for it" if code == -signal.SIGKILL else ""
+            raise ProgramError(f"the process of {name} {how}{hint}") from error
+        if kind == "mistake":
+            raise ValueError(f"{name}: {value}")
+        if kind == "failure":
+            last_line = value.splitlines()[-1]
+            failed = ProgramError(f"{name} failed: {last_line}")
+            failed.add_note(value)
+            raise failed
+        return value
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._process.kill()
+        self._process.join()
+        self._pipe.close()
+
+
+def _serve(pipe: Connection, program: Program) -> None:
+    # Ctrl-C reaches every process of a terminal; the parent ends this one in order.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(program.threads)
+    try:
+        work = program.prepare()
+    except ValueError as error:
+        pipe.send(("mistake", str(error)))
+        return
+    except Exception:
+        pipe.send(("failure", traceback.format_exc().strip()))
+        return
+    pipe.send(("ready", peak_mb()))
+    while True:
+        try:
+            repeats = pipe.recv()
+        except EOFError:
+            # Whoever asked for this has ended.
+            return
+        try:
+            began, cpu_began = time.perf_counter(), time.process_time()
+            for _ in range(repeats):
+                work()
+            spent = time.perf_counter() - began, time.process_time() - cpu_began
+        except Exception:
+            pipe.send(("failure", traceback.format_exc().strip()))
+            return
+        pipe.send(("done", (*spent, peak_mb())))
+
+
+@contextlib.contextmanager
+def open_workers(programs: Iterable[Program]) -> Iterator[list[Worker]]:
+    """A worker for each program, all prepared; they end with the block."""
+    with contextlib.ExitStack() as stack:
+        workers: list[Worker] = []
+        for program in programs:
+            workers.append(stack.enter_context(Worker(program)))
+            # One after the other: preparing may take more memory than working.
+            workers[-1].wait()
+        yield workers
+
+
+def peak_mb() -> float:
+    """The most memory that this process has held, in megabytes."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        # Not getrusage, whose peak a new process inherits from the one that started it.
+        (line,) = (s for s in status.read_text().splitlines() if s.startswith("VmHWM:"))
+        return int(line.split()[1]) / 1024
+    import resource  # which Windows lacks
+
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most / (1 << 20 if sys.platform == "darwin" else 1 << 10)
+
+
+def take_turns(
+    workers: Sequence[Worker],
+    rounds: int,
+    *,
+    turn_seconds: float = 0.0,
+    after_turn: Callable[[Worker], None] = lambda worker: None,
+) -> dict[str, list[float]]:
+    """Seconds per iteration by program, round by round.
+
+    Args:
+        workers: one for each program. One that has worked before is not warmed up again.
+        rounds: how many turns each takes. Who goes first changes from round to round.
+        turn_seconds: how long a turn should be; 0 for a single iteration.
+        after_turn: told of each turn taken.
+    """
+    if rounds < 1:
+        raise ValueError(f"rounds is {rounds}; at least one is needed")
+    for worker in workers:
+        if not worker.seconds:
+            worker.warm_up(turn_seconds)
+    seconds: dict[str, list[float]] = {worker.program.name: [] for worker in workers}
+    for r in range(rounds):
+        first = r % len(workers)
+        for worker in (*workers[first:], *workers[:first]):
+            seconds[worker.program.name].append(worker.take_turn())
+            after_turn(worker)
+    return seconds
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """The median of the ratios of paired times, with its bootstrap interval of 95 %."""
+
+    median: float
+    interval: tuple[float, float]
+
+    def __str__(self) -> str:
+        return f"{self.median:.2f} [{self.interval[0]:.2f}, {self.interval[1]:.2f}]"
+
+
+def ratio(times: Sequence[float], others: Sequence[float], seed: int = 0) -> Ratio:
+    """How long `times` are against `others`, pair by pair.
+
+    >>> ratio([2.0, 4.1, 6.0], [1.0, 2.0, 3.0]).median
+    2.0
+    """
+    ratios = np.asarray(times, dtype=float) / np.asarray(others, dtype=float)
+    drawn = np.random.default_rng(seed).choice(ratios, (RESAMPLES, len(ratios)))
+    low, high = np.quantile(np.median(drawn, axis=1), (0.025, 0.975))
+    return Ratio(float(np.median(ratios)), (float(low), float(high)))
+
+
+def summary(worker: Worker) -> dict[str, Any]:
+    """What a worker's turns came to, for a file."""
+    return {
+        "seconds": statistics.median(worker.seconds),
+        "cpu_seconds": statistics.median(worker.cpu_seconds),
+        "peak_mb": round(worker.peak_mb, 1),
+        "idle_mb": round(worker.idle_mb, 1),
+        "iterations_per_turn": worker.repeats,
+        "turns": [round(s, 6) for s in worker.seconds],
+    }
+
+
+def machine(threads: int) -> dict[str, Any]:
+    """What a measurement depends on beside the program."""
+    return {"torch": torch.__version__, "threads": threads, "cores": os.cpu_count()}

@@ -1,0 +1,66 @@
+"""The tables of docs/speed.md are those of the files in results/."""
+
+from __future__ import annotations
+
+from metamirror.files import write_json
+from speed_table import NOTHING, PAGE, ROOT, TABLES, filled
+
+
+def test_the_page_shows_what_the_files_say():
+    page = PAGE.read_text()
+    assert filled(page, ROOT / "results") == page, "run: python benchmarks/speed_table.py --write"
+
+
+def program(seconds, peak):
+    return {"seconds": seconds, "peak_mb": peak}
+
+
+def test_a_case_is_a_line_with_the_fastest_and_the_leanest_peer(tmp_path):
+    assert {table(tmp_path) for table in TABLES.values()} == {NOTHING}
+    case = {
+        "programs": {
+            "metamirror": program(0.5, 400),
+            "torchopt": program(1.0, 900),
+            "higher": program(1.25, 500),
+        },
+        "time_against": {"torchopt": [0.5, 0.48, 0.53], "higher": [0.4, 0.39, 0.41]},
+        "fastest_peer": "torchopt",
+        "leanest_peer": "higher",
+        "memory_against_leanest": 0.8,
+    }
+    write_json(tmp_path / "peers.json", {"cases": {"a case": case}})
+    assert TABLES["peers"](tmp_path).splitlines()[2] == (
+        "| a case | 0.50 | 1.00 (torchopt) | **0.50 [0.48, 0.53]** | 400 | 500 (higher) | 0.80 |"
+    )
+    assert TABLES["every peer"](tmp_path).splitlines() == [
+        "| case | torchopt | higher |",
+        "| --- | ---: | ---: |",
+        "| a case | 0.50 [0.48, 0.53] | 0.40 [0.39, 0.41] |",
+    ]
+
+
+def test_methods_are_ratios_and_maml_is_a_time(tmp_path):
+    maml = {
+        "method": "maml",
+        "ms_per_iteration": 612.4,
+        "relative_to_maml": 1.0,
+        "ci95": [1.0, 1.0],
+        "peak_mb": 480.2,
+        "extra_parameters": 0,
+    }
+    other = {
+        **maml,
+        "method": "gradnet",
+        "relative_to_maml": 1.2,
+        "ci95": [1.1, 1.3],
+        "extra_parameters": 1234,
+    }
+    for shape, rows in (("omniglot", [maml, other]), ("mini-imagenet", [maml])):
+        write_json(tmp_path / f"cost-{shape}.json", {"shape": shape, "shots": 1, "rows": rows})
+    assert TABLES["cost"](tmp_path).splitlines() == [
+        "| method | extra parameters | mini-imagenet, 1-shot | peak MB "
+        "| omniglot, 1-shot | peak MB |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+        "| `maml` | 0 | 612 ms | 480 | 612 ms | 480 |",
+        "| `gradnet` | 1,234 |  |  | 1.20 [1.10, 1.30] | 480 |",
+    ]
