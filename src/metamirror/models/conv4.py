@@ -8,9 +8,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from metamirror.models.fused import convolution, normalised_relu, pool_and_statistics
+from metamirror.models.fused import Convolve, PoolAndStatistics, normalised_relu
+from metamirror.models.fused_first import PoolPictures
 from metamirror.models.images import as_images
 from metamirror.models.norm import BatchNorm
+
+MOST_CHANNELS_OF_PICTURES = 4
+"""Up to this many channels a product with unfolded pictures is faster than a convolution."""
 
 
 class Convolution(nn.Conv2d):
@@ -71,17 +75,25 @@ class ConvBlock(nn.Module):
         if negative.any():
             sign = torch.where(negative, -1.0, 1.0).to(scale.dtype)
             weight, scale = weight * sign.view(-1, 1, 1, 1), scale * sign
-        y = convolution(x, weight)
+        pooled, mean, var = convolved_and_pooled(x, weight)
         given = self.norm.given()
-        if given is None:
-            pooled, mean, var = pool_and_statistics(y)
-        else:
-            pooled = F.max_pool2d(y, 2)
+        if given is not None:
             mean, var = (statistic.flatten() for statistic in given)
             mean = mean if sign is None else mean * sign
         true_mean = mean if sign is None else mean * sign
         self.norm.note(true_mean.view(1, -1, 1, 1), var.view(1, -1, 1, 1))
         return normalised_relu(pooled, mean, var, scale, shift, self.norm.eps)
+
+
+def convolved_and_pooled(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """2x2 maxima of a 3x3 convolution, and the mean and variance of each channel before pooling."""
+    if x.shape[1] <= MOST_CHANNELS_OF_PICTURES and not x.requires_grad:
+        pooled, mean, var = PoolPictures.apply(x, weight)  # type: ignore[no-untyped-call]
+    else:
+        y = Convolve.apply(x, weight)  # type: ignore[no-untyped-call]
+        y = y.contiguous(memory_format=torch.channels_last)
+        pooled, mean, var = PoolAndStatistics.apply(y)  # type: ignore[no-untyped-call]
+    return pooled, mean, var
 
 
 def _untouched(module: nn.Module, kind: type[nn.Module]) -> bool:

@@ -27,28 +27,6 @@ from torch.nn import functional as F
 
 aten = torch.ops.aten
 
-MOST_UNFOLDED = 4
-"""Up to this many channels a convolution is faster as a product with the unfolded picture."""
-
-
-def convolution(x: Tensor, weight: Tensor) -> Tensor:
-    """A 3x3 convolution with padding 1, channels last."""
-    if x.shape[1] > MOST_UNFOLDED or x.requires_grad:
-        y: Tensor = Convolution.apply(x, weight)  # type: ignore[no-untyped-call]
-    else:
-        examples, _, height, width = x.shape
-        # Row by row in memory: torch then differentiates by the faster of two products.
-        filters = weight.flatten(1).t().contiguous()
-        product = _patches(x).t() @ filters
-        y = product.view(examples, height, width, -1).permute(0, 3, 1, 2)
-    return y.contiguous(memory_format=torch.channels_last)
-
-
-def pool_and_statistics(y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """2x2 maxima, and the mean and variance of each channel before pooling, of channels-last y."""
-    pooled, mean, var = PoolAndStatistics.apply(y)  # type: ignore[no-untyped-call]
-    return pooled, mean, var
-
 
 def normalised_relu(
     pooled: Tensor, mean: Tensor, var: Tensor, scale: Tensor, shift: Tensor, eps: float
@@ -56,12 +34,6 @@ def normalised_relu(
     """relu(scale * (pooled - mean) / sqrt(var + eps) + shift), channel by channel."""
     out: Tensor = NormalisedRelu.apply(pooled, mean, var, scale, shift, eps)  # type: ignore[no-untyped-call]
     return out
-
-
-def _patches(x: Tensor) -> Tensor:
-    """(channels * 9, examples * height * width): what each filter sees at each place."""
-    padded = F.pad(x, (1, 1, 1, 1)).unfold(2, 3, 1).unfold(3, 3, 1)
-    return padded.permute(1, 4, 5, 0, 2, 3).reshape(x.shape[1] * 9, -1)
 
 
 def _convolve(x: Tensor, weight: Tensor) -> Tensor:
@@ -78,7 +50,7 @@ def _adjoints(
     return by_x, by_weight
 
 
-class Convolution(Function):
+class Convolve(Function):
     """torch's own second derivative of a convolution leaves the channels-last layout."""
 
     @staticmethod
@@ -88,10 +60,10 @@ class Convolution(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        return ConvolutionBackward.apply(grad, *ctx.saved_tensors, ctx.needs_input_grad)  # type: ignore[no-untyped-call]
+        return ConvolveBackward.apply(grad, *ctx.saved_tensors, ctx.needs_input_grad)  # type: ignore[no-untyped-call]
 
 
-class ConvolutionBackward(Function):
+class ConvolveBackward(Function):
     """Both derivatives of a convolution, bilinear in the gradient and in x or the weight."""
 
     @staticmethod
@@ -104,7 +76,7 @@ class ConvolutionBackward(Function):
 
     @staticmethod
     def backward(ctx: Any, by_x: Tensor | None, by_weight: Tensor | None) -> Any:
-        _refuse_a_third_derivative()
+        refuse_a_third_derivative()
         grad, x, weight = ctx.saved_tensors
         in_grad: Tensor | None = None
         if by_x is not None:
@@ -122,7 +94,8 @@ class ConvolutionBackward(Function):
         return in_grad, in_x, in_weight, None
 
 
-def _refuse_a_third_derivative() -> None:
+def refuse_a_third_derivative() -> None:
+    """Raises inside the second derivative where a graph of it is asked for."""
     # torch's once_differentiable would be passed over in silence by torch.autograd.grad.
     if torch.is_grad_enabled():
         raise RuntimeError(
@@ -131,9 +104,18 @@ def _refuse_a_third_derivative() -> None:
         )
 
 
-def _flat(x: Tensor) -> Tensor:
+def flat(x: Tensor) -> Tensor:
     """A channels-last tensor as the vector that it is in memory."""
     return x.permute(0, 2, 3, 1).reshape(-1)
+
+
+def places_in_memory(y: Tensor, places: Tensor) -> Tensor:
+    """Where maxima stand in channels-last y, from where max-pooling says they are in a picture."""
+    examples, channels, height, width = y.shape
+    pictures = torch.arange(examples, device=y.device) * (height * width * channels)
+    start = pictures.view(-1, 1, 1, 1) + torch.arange(channels, device=y.device).view(-1, 1, 1)
+    found = flat(torch.add(start, places, alpha=channels))
+    return found.int() if y.numel() < 2**31 else found
 
 
 def _by_channel(vector: Tensor) -> Tensor:
@@ -157,13 +139,9 @@ class PoolAndStatistics(Function):
 
     @staticmethod
     def forward(ctx: Any, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        examples, channels, height, width = y.shape
         mean, var = aten.batch_norm_update_stats(y, None, None, 0.0)
         pooled, places = aten.max_pool2d_with_indices(y, [2, 2])
-        # Where each maximum stands in memory, from where it stands in its picture.
-        pictures = torch.arange(examples, device=y.device) * (height * width * channels)
-        start = pictures.view(-1, 1, 1, 1) + torch.arange(channels, device=y.device).view(-1, 1, 1)
-        ctx.save_for_backward(y, mean, _flat(torch.add(start, places, alpha=channels)))
+        ctx.save_for_backward(y, mean, places_in_memory(y, places))
         return pooled, mean, var
 
     @staticmethod
@@ -192,20 +170,20 @@ class PoolAndStatisticsBackward(Function):
         slope = by_var * (2 / n)
         constant = torch.addcmul(by_mean / n, slope, mean, value=-1)
         by_y = torch.addcmul(_by_channel(constant), _by_channel(slope), y)
-        _flat(by_y).scatter_add_(0, places, _flat(by_pooled))
+        flat(by_y).index_add_(0, places, flat(by_pooled))
         ctx.save_for_backward(y, mean, places, by_var)
         ctx.pooled_shape = by_pooled.shape
         return by_y
 
     @staticmethod
     def backward(ctx: Any, u: Tensor) -> Any:
-        _refuse_a_third_derivative()
+        refuse_a_third_derivative()
         y, mean, places, by_var = ctx.saved_tensors
         n = y.numel() // y.shape[1]
         examples, channels, height, width = ctx.pooled_shape
         u = u.contiguous(memory_format=torch.channels_last)
         total, products = _sums(u, y, mean)
-        at_maxima = _flat(u).index_select(0, places).view(examples, height, width, channels)
+        at_maxima = flat(u).index_select(0, places).view(examples, height, width, channels)
         slope = by_var * (2 / n)
         u_mean = total / n
         in_y = torch.addcmul(_by_channel(-slope * u_mean), _by_channel(slope), u)
@@ -279,7 +257,7 @@ class NormalisedReluBackward(Function):
     def backward(
         ctx: Any, u_pooled: Tensor, u_mean: Tensor, u_var: Tensor, u_scale: Tensor, u_shift: Tensor
     ) -> Any:
-        _refuse_a_third_derivative()
+        refuse_a_third_derivative()
         # The derivatives of Q, the inner product of the five results with the five arguments:
         # Q = slope * (sum(g u_pooled) - S u_mean) + S u_shift + P (r u_scale - slope r^2 u_var / 2)
         g, pooled, mean, scale, out, r, total, products = ctx.saved_tensors
