@@ -87,18 +87,19 @@ def layer_of(
 
 
 def side_by_side(layers: Sequence[Layer]) -> Layer:
-    """Layers of equal shapes that read one input, as one layer: tensor by tensor, head by head."""
-    first = torch.stack([layer[0] for layer in layers], 1).flatten(1, 2)
-    others = [torch.stack(tensors, 1).flatten(0, 1) for tensors in zip(*layers, strict=True)]
-    return [first, *others[1:]]
+    """Layers of equal shapes that read one input, as one layer: head by head."""
+    if len(layers) == 1:
+        return layers[0]
+    return [torch.cat(tensors) for tensors in zip(*layers, strict=True)]
 
 
 def product(x: Tensor, factors: Sequence[Tensor], operands: list[Tensor] | None = None) -> Tensor:
     """All products of one layer: x (tensors, points, inputs) to (tensors, outputs, points).
 
-    Where a factor has more outputs per tensor than the next has inputs, heads part there.
+    Where there are more matrices than tensors, several heads read each tensor.
     """
-    y = x
+    heads = factors[0].shape[0] // x.shape[0]
+    y = x if heads == 1 else x.repeat(heads, 1, 1)
     for f in factors:
         operand = y.reshape(f.shape[0], -1, f.shape[2])
         if operands is not None:
@@ -110,7 +111,7 @@ def product(x: Tensor, factors: Sequence[Tensor], operands: list[Tensor] | None 
 def product_backward(
     grad: Tensor, factors: Sequence[Tensor], operands: Sequence[Tensor], *, needs_input: bool = True
 ) -> tuple[Tensor | None, list[Tensor]]:
-    """The gradients in x and in the factors, for the gradient in the result."""
+    """The gradients in what was read, head by head, and in the factors."""
     grads: list[Tensor] = []
     y = grad
     for i in reversed(range(len(factors))):
@@ -156,8 +157,11 @@ def run_backward(
     for i in reversed(range(len(layers))):
         *factors, bias = layers[i]
         operands, output = traces[i]
-        # From the second layer on: what was read is the transpose of what the one before wrote.
-        y = grad if y is None else y.reshape(len(y), points, -1).mT.reshape(output.shape)
+        if y is None:
+            y = grad
+        else:
+            # What a layer read is the transpose of what the one before it wrote.
+            y = _over_heads(y, len(output)).view(len(output), points, -1).mT.reshape(output.shape)
         if relus[i]:
             y = torch.ops.aten.threshold_backward(y, output, 0)
         to_bias = y.sum(-1) if points > 1 else y.reshape(bias.shape)
@@ -166,3 +170,7 @@ def run_backward(
         )
         grads.append([*to_factors, to_bias])
     return y, grads[::-1]
+
+
+def _over_heads(grad: Tensor, tensors: int) -> Tensor:
+    return grad if len(grad) == tensors else grad.unflatten(0, (-1, tensors)).sum(0)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from metamirror.kronecker import FEW, KroneckerLinear, Shape, ShapeGroups, averaging
 from metamirror.kronecker_layers import Layer, layer_of, side_by_side
 from metamirror.mirror_maps.base import Bounds, MirrorMap, check_point
-from metamirror.mirror_maps.block_iaf_pass import FlowPass, clusters_of
+from metamirror.mirror_maps.block_iaf_pass import FlowPass, clusters_of, halved
 from metamirror.mirror_maps.one_pass import one_pass
 from metamirror.mirror_maps.partition import Blocks, Partition
 from metamirror.types import Params
@@ -43,11 +43,6 @@ def scale(kind: Scale, alpha: Tensor) -> Tensor:
 
 # Within the class the name is an argument's.
 scale_of = scale
-
-
-def halved(shape: Shape) -> list[Shape]:
-    """The shape at the four depths of an encoder: whole, a half, a quarter, an eighth."""
-    return [tuple(max(1, n >> depth) for n in shape) for depth in range(4)]
 
 
 class Coders(nn.Module):
@@ -199,7 +194,7 @@ class BlockIAF(MirrorMap):
                 starts[name] + i if i < size[name] else absent
                 for c, together in zip(clusters, names, strict=True)
                 for name in together
-                for i in range(max(size[other] for other in c.names))
+                for i in range(c.code)
             ]
             self.register_buffer(f"connection_{what}", torch.tensor(index), persistent=False)
 

@@ -20,6 +20,11 @@ from metamirror.kronecker_layers import DENSE, Trace, run, run_backward
 Prepared = Mapping[str, Any]
 
 
+def halved(shape: Shape) -> list[Shape]:
+    """The shape at the four depths of an encoder: whole, a half, a quarter, an eighth."""
+    return [tuple(max(1, n >> depth) for n in shape) for depth in range(4)]
+
+
 @dataclass(frozen=True)
 class Cluster:
     """Pieces that go through one stack of layers, in the order of their blocks.
@@ -29,12 +34,14 @@ class Cluster:
         sizes: how many numbers each holds.
         first: how many belong to the first block: they have no decoder.
         encoded: how many belong to any block but the last: the others have no encoder.
+        code: how many numbers an encoder gives and a decoder reads, for the largest piece.
     """
 
     names: list[str]
     sizes: list[int]
     first: int
     encoded: int
+    code: int
 
     @property
     def width(self) -> int:
@@ -75,6 +82,7 @@ def clusters_of(
                 [math.prod(pieces[name]) for name in names],
                 sum(name in first for name in names),
                 sum(name not in last for name in names),
+                max(math.prod(halved(pieces[name])[3]) for name in names),
             )
         )
     return found
@@ -164,29 +172,23 @@ class FlowPass:
             inputs = torch.addmm(bias.unsqueeze(1), weight, embedding)
             if self.input_relu:
                 inputs = inputs.relu()
-            given = iter(inputs.split([n * layers[0][0].shape[2] for n, layers in self._decoded(p)]))
-        for c, first, layers in zip(self.clusters, p["first"], p["decoders"], strict=True):
+            given = inputs.split([(len(c.names) - c.first) * c.code for c in self.clusters])
+        for i, c in enumerate(self.clusters):
+            first, layers = p["first"][i], p["decoders"][i]
             parts = []
             if first is not None:
                 parts.append([t.unsqueeze(-1).expand(-1, -1, points) for t in first])
             traces: list[Trace] = []
             if layers is not None:
-                read = next(given).view(len(c.names) - c.first, -1, points).mT
+                read = given[i].view(len(c.names) - c.first, -1, points).mT
                 heads = run(read, layers, self.decoder_relus, traces)
-                alpha, mu = heads.unflatten(0, (-1, 2)).unbind(1)
+                alpha, mu = heads.chunk(2)
                 parts.append([self.scale(alpha), mu])
             decoders.append(traces)
             scale, shift = (torch.cat(t) if len(t) > 1 else t[0] for t in zip(*parts, strict=True))
             scales.append(scale)
             shifts.append(shift)
         return scales, shifts, FlowTrace(x, scales, embedding, inputs, encoders, decoders)
-
-    def _decoded(self, p: Prepared) -> list[tuple[int, Any]]:
-        return [
-            (len(c.names) - c.first, layers)
-            for c, layers in zip(self.clusters, p["decoders"], strict=True)
-            if layers is not None
-        ]
 
     def _embed(self, x: list[Tensor], p: Prepared) -> tuple[Tensor | None, list[list[Trace]]]:
         """The embeddings of all blocks but the last, (numbers, points)."""
@@ -222,7 +224,7 @@ class FlowPass:
                 continue
             later = scale[c.first :]
             slope = torch.addcmul(later, later, later, value=-self.curvature)
-            heads = torch.stack([to_scale[c.first :] * slope, grad[c.first :]], 1).flatten(0, 1)
+            heads = torch.cat([to_scale[c.first :] * slope, grad[c.first :]])
             read, to_layers = run_backward(
                 heads, p["decoders"][i], self.decoder_relus, trace.decoders[i]
             )
