@@ -109,8 +109,8 @@ def product(x: Tensor, factors: Sequence[Tensor], operands: list[Tensor] | None 
 
 
 def product_backward(
-    grad: Tensor, factors: Sequence[Tensor], operands: Sequence[Tensor], *, needs_input: bool = True
-) -> tuple[Tensor | None, list[Tensor]]:
+    grad: Tensor, factors: Sequence[Tensor], operands: Sequence[Tensor]
+) -> tuple[Tensor, list[Tensor]]:
     """The gradients in what was read, head by head, and in the factors."""
     grads: list[Tensor] = []
     y = grad
@@ -119,8 +119,6 @@ def product_backward(
         y = y.reshape(f.shape[0], f.shape[1], -1)
         # An outer product is quicker by elements.
         grads.append(y * operand if operand.shape[1] == 1 else torch.bmm(y, operand))
-        if i == 0 and not needs_input:
-            return None, grads[::-1]
         if f.shape[2] < NARROW:
             y = torch.bmm(f.mT, y).mT.contiguous()
         else:
@@ -147,27 +145,21 @@ def run_backward(
     layers: Sequence[Layer],
     relus: Sequence[bool],
     traces: Sequence[Trace],
-    *,
-    needs_input: bool = True,
-) -> tuple[Tensor | None, list[Layer]]:
+) -> tuple[Tensor, list[Layer]]:
     """The gradients in x (tensors, points, inputs) and in the layers."""
     points = grad.shape[-1]
     grads: list[Layer] = []
-    y: Tensor | None = None
+    y = grad
     for i in reversed(range(len(layers))):
         *factors, bias = layers[i]
         operands, output = traces[i]
-        if y is None:
-            y = grad
-        else:
+        if i + 1 < len(layers):
             # What a layer read is the transpose of what the one before it wrote.
             y = _over_heads(y, len(output)).view(len(output), points, -1).mT.reshape(output.shape)
         if relus[i]:
             y = torch.ops.aten.threshold_backward(y, output, 0)
         to_bias = y.sum(-1) if points > 1 else y.reshape(bias.shape)
-        y, to_factors = product_backward(
-            y, factors, operands, needs_input=needs_input or i > 0
-        )
+        y, to_factors = product_backward(y, factors, operands)
         grads.append([*to_factors, to_bias])
     return y, grads[::-1]
 

@@ -303,12 +303,12 @@ class BlockIAF(MirrorMap):
         self, z: Mapping[str, Tensor], prepared: Mapping[str, Any]
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         names = self.partition.pieces
-        x = self.flow.pack([z[name].reshape(1, -1) for name in names])
+        x = self.flow.packing.pack([z[name].reshape(1, -1) for name in names])
         scales, shifts, _ = self.flow.scales_and_shifts(x, prepared)
         return tuple(
             {
                 name: t.reshape(names[name])
-                for name, t in zip(names, self.flow.unpack(found), strict=True)
+                for name, t in zip(names, self.flow.packing.unpack(found), strict=True)
             }
             for found in (scales, shifts)
         )

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from metamirror.kronecker import Shape
 from metamirror.kronecker_layers import DENSE, Trace, run, run_backward
+from metamirror.mirror_maps.packing import Packing
 
 Prepared = Mapping[str, Any]
 
@@ -118,45 +119,22 @@ class FlowPass:
         curvature: float,
         extra_relu: bool,
     ):
-        place = {name: i for i, name in enumerate(pieces)}
         self.clusters = clusters
-        self.places = [[place[name] for name in c.names] for c in clusters]
+        self.packing = Packing(pieces, [c.names for c in clusters], [c.sizes for c in clusters])
         self.scale, self.curvature = scale, curvature
         self.input_relu = extra_relu
         self.encoder_relus = (True, True, extra_relu)
         self.decoder_relus = (True, True, False)
 
-    def pack(self, z: Sequence[Tensor]) -> list[Tensor]:
-        """z, each (points, numbers), as one tensor (pieces, points, width) per cluster."""
-        points = z[0].shape[0]
-        packed = []
-        for c, places in zip(self.clusters, self.places, strict=True):
-            parts = []
-            for i, size in zip(places, c.sizes, strict=True):
-                parts.append(z[i])
-                if size < c.width:
-                    parts.append(z[i].new_zeros(points, c.width - size))
-            packed.append(torch.cat(parts, 1).view(points, -1, c.width).transpose(0, 1))
-        return packed
-
-    def unpack(self, packed: Sequence[Tensor]) -> list[Tensor]:
-        """The inverse, from (pieces, width, points)."""
-        z: dict[int, Tensor] = {}
-        for c, places, tensor in zip(self.clusters, self.places, packed, strict=True):
-            rows = tensor.permute(2, 0, 1).reshape(tensor.shape[2], -1)
-            parts = rows.split([n for s in c.sizes for n in (s, c.width - s)], 1)
-            z.update(zip(places, parts[::2], strict=True))
-        return [z[i] for i in range(len(z))]
-
     def forward_pass(self, z: list[Tensor], p: Prepared) -> tuple[list[Tensor], FlowTrace]:
         """Phi, and what the backward pass reads."""
-        x = self.pack(z)
+        x = self.packing.pack(z)
         scales, shifts, trace = self.scales_and_shifts(x, p)
         phi = [
             torch.addcmul(shift, tensor.mT, scale)
             for tensor, scale, shift in zip(x, scales, shifts, strict=True)
         ]
-        return self.unpack(phi), trace
+        return self.packing.unpack(phi), trace
 
     def scales_and_shifts(
         self, x: list[Tensor], p: Prepared
@@ -210,7 +188,7 @@ class FlowPass:
         to_decoders: list[Any] = []
         to_inputs: list[Tensor] = []
         to_z: list[Tensor] = []
-        given = [tensor.mT for tensor in self.pack(grads)]
+        given = [tensor.mT for tensor in self.packing.pack(grads)]
         for i, (c, grad, x, scale) in enumerate(
             zip(self.clusters, given, trace.x, trace.scales, strict=True)
         ):
@@ -229,7 +207,6 @@ class FlowPass:
                 heads, p["decoders"][i], self.decoder_relus, trace.decoders[i]
             )
             to_decoders.append(to_layers)
-            assert read is not None
             points = grad.shape[-1]
             to_inputs.append(
                 read.view(len(later), points, -1).mT.reshape(-1, points)
@@ -241,7 +218,7 @@ class FlowPass:
             "connect": to_connect,
             "decoders": to_decoders,
         }
-        return self.unpack(to_z), prepared
+        return self.packing.unpack(to_z), prepared
 
     def _embed_backward(
         self, to_inputs: list[Tensor], to_z: list[Tensor], p: Prepared, trace: FlowTrace
@@ -272,6 +249,5 @@ class FlowPass:
             )
             used += size
             to_encoders.append(to_layers)
-            assert back is not None
             to_z[i][: c.encoded] += back.view(c.encoded, points, -1).mT
         return to_connect, to_encoders

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from metamirror.kronecker import Shape
+from metamirror.kronecker_layers import merged_factors
 
 
 def spectral_normalised(factor: Tensor) -> Tensor:
@@ -31,16 +32,19 @@ class UnitFactors(nn.Module):
         inputs: shape of one input tensor.
     """
 
+    identity: Tensor
+
     def __init__(self, count: int, outputs: Shape, inputs: Shape):
         super().__init__()
-        self.present = [n > 1 for n in inputs]
+        self.register_buffer("identity", torch.ones(count, 1, 1), persistent=False)
         self.matrices = nn.ParameterList(
             distinct_singular_values(count, m, n)
             for m, n in zip(outputs, inputs, strict=True)
             if n > 1
         )
 
-    def normalised(self) -> list[Tensor | None]:
-        """One factor per mode, or None."""
-        factors = iter(self.matrices)
-        return [spectral_normalised(next(factors)) if here else None for here in self.present]
+    def product(self) -> list[Tensor]:
+        """The normalised factors in the order of their use, merged where that is cheaper."""
+        if not len(self.matrices):
+            return [self.identity]
+        return merged_factors([spectral_normalised(f) for f in self.matrices])[::-1]
