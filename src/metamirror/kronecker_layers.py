@@ -77,13 +77,17 @@ def layer_of(
     biases = [linear.bias.flatten(1) for linear in linears]
     if size is not None:
         inputs, outputs = size
-        pad = nn.functional.pad
-        matrices = [f for (f,) in factors]
-        matrices = [pad(f, (0, inputs - f.shape[2], 0, outputs - f.shape[1])) for f in matrices]
+        matrices = [_filled(f, (inputs - f.shape[2], outputs - f.shape[1])) for (f,) in factors]
         factors = [[torch.cat(matrices)]]
-        biases = [torch.cat([pad(b, (0, outputs - b.shape[1])) for b in biases])]
+        biases = [torch.cat([_filled(b, (outputs - b.shape[1],)) for b in biases])]
     layer = [*reversed(factors[0]), biases[0]]
     return layer if rows is None else [t.index_select(0, rows) for t in layer]
+
+
+def _filled(tensor: Tensor, more: Sequence[int]) -> Tensor:
+    """The tensor with so many zeros more in its last modes, the last one first."""
+    padding = [n for after in more for n in (0, after)]
+    return nn.functional.pad(tensor, padding) if any(padding) else tensor
 
 
 def side_by_side(layers: Sequence[Layer]) -> Layer:

@@ -50,17 +50,20 @@ class Pass(Protocol):
 
 class _OnePass(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, call: _Call, *tensors: Tensor) -> Any:
-        phi, ctx.trace = call.forward(tensors)
-        ctx.call = call
-        ctx.save_for_backward(*tensors)
+    def forward(call: _Call, *tensors: Tensor) -> Any:
+        phi, call.trace = call.forward(tensors)
         return tuple(phi)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.call, *tensors = inputs
+        ctx.save_for_backward(*tensors)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         call, tensors = ctx.call, ctx.saved_tensors
         if not torch.is_grad_enabled():
-            return None, *call.backward(grads, tensors, ctx.trace)
+            return None, *call.backward(grads, tensors)
         # To be differentiated again: a trace knows nothing of where it came from.
         wanted = [t for t in tensors if t.requires_grad]
         found = iter(
@@ -70,20 +73,9 @@ class _OnePass(torch.autograd.Function):
         )
         return None, *(next(found) if t.requires_grad else None for t in tensors)
 
-
-class _OverPoints(torch.autograd.Function):
-    """Nothing but a rule for `torch.func.vmap`: its axis becomes that of the points."""
-
-    @staticmethod
-    def forward(call: _Call, *tensors: Tensor) -> Any:
-        return tuple(call(tensors))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        raise NotImplementedError("this function exists under vmap alone")
-
     @staticmethod
     def vmap(info: Any, in_dims: Any, call: _Call, *tensors: Tensor) -> Any:
+        """The axis of `torch.func.vmap` becomes that of the points."""
         dims, count = in_dims[1:], call.count
         if any(d is not None for d in dims[count:]):
             # Each entry of the axis has a map of its own: there is nothing to share.
@@ -99,7 +91,14 @@ class _OverPoints(torch.autograd.Function):
         return tuple(wider((*z, *tensors[count:]))), (0,) * count
 
 
-@dataclass(frozen=True)
+def _only_vmap() -> bool:
+    """Whether no transform of `torch.func` is active but vmap, which has its rule above."""
+    functorch = torch._C._functorch
+    stack = functorch.get_interpreter_stack()
+    return all(level.key() == functorch.TransformType.Vmap for level in stack or ())
+
+
+@dataclass
 class _Call:
     """What a call consists of beside its tensors: z first, then the leaves of what is prepared."""
 
@@ -107,17 +106,16 @@ class _Call:
     points: int
     count: int
     tree: Tree
+    trace: Any = None
 
     def forward(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], Any]:
         z = [t.reshape(self.points, -1) for t in tensors[: self.count]]
         phi, trace = self.g.forward_pass(z, self._prepared(tensors))
         return [p.reshape(t.shape) for p, t in zip(phi, tensors, strict=False)], trace
 
-    def backward(
-        self, grads: Sequence[Tensor], tensors: Sequence[Tensor], trace: Any
-    ) -> Iterator[Tensor]:
+    def backward(self, grads: Sequence[Tensor], tensors: Sequence[Tensor]) -> Iterator[Tensor]:
         flat = [grad.reshape(self.points, -1) for grad in grads]
-        to_z, to_prepared = self.g.backward_pass(flat, self._prepared(tensors), trace)
+        to_z, to_prepared = self.g.backward_pass(flat, self._prepared(tensors), self.trace)
         yield from (found.reshape(t.shape) for found, t in zip(to_z, tensors, strict=False))
         yield from leaves(to_prepared)
 
@@ -125,20 +123,10 @@ class _Call:
         return with_leaves(self.tree, iter(tensors[self.count :]))
 
     def __call__(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
-        functorch = torch._C._functorch
-        transform = functorch.peek_interpreter_stack()
-        found: Sequence[Tensor]
-        if transform is None and torch.is_grad_enabled():
-            found = _OnePass.apply(self, *tensors)
-        elif (
-            transform is not None
-            and transform.key() == functorch.TransformType.Vmap
-            and any(functorch.is_batchedtensor(t) for t in tensors)
-        ):
-            found = _OverPoints.apply(self, *tensors)
-        else:
-            found = self.forward(tensors)[0]
-        return found
+        if torch.is_grad_enabled() and _only_vmap():
+            found: Sequence[Tensor] = _OnePass.apply(self, *tensors)
+            return found
+        return self.forward(tensors)[0]
 
 
 def one_pass(g: Pass, z: Sequence[Tensor], prepared: Tree) -> list[Tensor]:
