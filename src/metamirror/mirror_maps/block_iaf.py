@@ -151,8 +151,7 @@ class BlockIAF(MirrorMap):
         decoded = {name: pieces[name] for block in later for name in block}
         self.decoded = ShapeGroups(decoded, decoded)
         self.decoders = nn.ModuleList(
-            Decoders(len(names), shape, heads)
-            for shape, names in self.decoded.members.items()
+            Decoders(len(names), shape, heads) for shape, names in self.decoded.members.items()
         )
         width = {name: halved(shape)[3] for name, shape in pieces.items()}
         size = {name: math.prod(shape) for name, shape in width.items()}
@@ -168,7 +167,9 @@ class BlockIAF(MirrorMap):
                 connect.weight[few] = 0.1 * averaging(connect.weight[few])
             self.connections.append(connect)
         clusters = clusters_of(pieces, first, self.partition.blocks[-1])
-        self.flow = FlowPass(pieces, clusters, partial(scale_of, scale), CURVATURE[scale], extra_relu)
+        self.flow = FlowPass(
+            pieces, clusters, partial(scale_of, scale), CURVATURE[scale], extra_relu
+        )
         self._stack_clusters(size)
 
     def _stack_clusters(self, size: Mapping[str, int]) -> None:

@@ -208,9 +208,7 @@ class FlowPass:
             )
             to_decoders.append(to_layers)
             points = grad.shape[-1]
-            to_inputs.append(
-                read.view(len(later), points, -1).mT.reshape(-1, points)
-            )
+            to_inputs.append(read.view(len(later), points, -1).mT.reshape(-1, points))
         to_connect, to_encoders = self._embed_backward(to_inputs, to_z, p, trace)
         prepared = {
             "first": to_first,

@@ -231,9 +231,7 @@ class GradientNet(MirrorMap):
             )
 
         u = cut(solve_contraction(torch.cat([t.flatten() for t in targets]), offset, self.rho))
-        return self.groups.unstack(
-            [Scaling.solve(x, s) for x, s in zip(u, scalings, strict=True)]
-        )
+        return self.groups.unstack([Scaling.solve(x, s) for x, s in zip(u, scalings, strict=True)])
 
     @torch.no_grad()
     def bounds(self, *, current: bool = False) -> Bounds:

@@ -184,7 +184,9 @@ class NetPass:
             to_layers.append(to_layer)
         to_coupling = None
         if p["coupling"] is not None:
-            through_coupling, to_coupling = self._coupled_backward(to_brackets, p["coupling"], trace)
+            through_coupling, to_coupling = self._coupled_backward(
+                to_brackets, p["coupling"], trace
+            )
             to_u = [a + b for a, b in zip(to_u, through_coupling, strict=True)]
         to_z, to_scales = [], []
         for grad, s, group, once in zip(
@@ -244,7 +246,9 @@ class NetPass:
             turned_grads.append(to_turned)
         to_codes = torch.cat(codes)
         to_pushed = mixing @ to_codes
-        to_hidden = 2 * weight * to_pushed * torch.addcmul(trace.bent, trace.bent, trace.bent, value=-1)
+        to_hidden = (
+            2 * weight * to_pushed * torch.addcmul(trace.bent, trace.bent, trace.bent, value=-1)
+        )
         to_embedding = mixing.mT @ to_hidden
         u = [group.u for group in trace.groups]
         through, to_encoders = [], []
