@@ -123,10 +123,8 @@ def product_backward(
         y = y.reshape(f.shape[0], f.shape[1], -1)
         # An outer product is quicker by elements.
         grads.append(y * operand if operand.shape[1] == 1 else torch.bmm(y, operand))
-        if f.shape[2] < NARROW:
-            y = torch.bmm(f.mT, y).mT.contiguous()
-        else:
-            y = torch.bmm(y.mT, f)
+        narrow = f.shape[2] < NARROW
+        y = torch.bmm(f.mT, y).mT.contiguous() if narrow else torch.bmm(y.mT, f)
     return y, grads[::-1]
 
 

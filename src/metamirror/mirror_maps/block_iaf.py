@@ -120,6 +120,9 @@ class BlockIAF(MirrorMap):
     True
     """
 
+    connection_outputs: Tensor
+    connection_inputs: Tensor
+
     def __init__(
         self,
         shapes: Mapping[str, Shape],
@@ -189,10 +192,10 @@ class BlockIAF(MirrorMap):
             ("outputs", self.decoded, [c.names[c.first :] for c in clusters]),
             ("inputs", self.encoded, [c.names[: c.encoded] for c in clusters]),
         ):
-            starts = dict(zip(groups.shapes, accumulate(map(size.get, groups.shapes), initial=0)))
-            absent = sum(size[name] for name in groups.shapes)
+            *starts, absent = accumulate((size[name] for name in groups.shapes), initial=0)
+            start = dict(zip(groups.shapes, starts, strict=True))
             index = [
-                starts[name] + i if i < size[name] else absent
+                start[name] + i if i < size[name] else absent
                 for c, together in zip(clusters, names, strict=True)
                 for name in together
                 for i in range(c.code)
@@ -249,7 +252,7 @@ class BlockIAF(MirrorMap):
         ] or None
 
     def _connect(self) -> list[Tensor]:
-        """All connections as one matrix, zero where a block must not see, in the clusters' order."""
+        """All connections as one matrix in the clusters' order, zero where a block must not see."""
         linears = list(cast(Iterable[nn.Linear], self.connections))
         seen = linears[-1].in_features
         pad = nn.functional.pad
@@ -306,10 +309,14 @@ class BlockIAF(MirrorMap):
         names = self.partition.pieces
         x = self.flow.packing.pack([z[name].reshape(1, -1) for name in names])
         scales, shifts, _ = self.flow.scales_and_shifts(x, prepared)
-        return tuple(
-            {
-                name: t.reshape(names[name])
-                for name, t in zip(names, self.flow.packing.unpack(found), strict=True)
-            }
-            for found in (scales, shifts)
-        )
+        found = [
+            dict(
+                zip(
+                    names,
+                    (t.reshape(names[n]) for n, t in zip(names, ts, strict=True)),
+                    strict=True,
+                )
+            )
+            for ts in (self.flow.packing.unpack(scales), self.flow.packing.unpack(shifts))
+        ]
+        return found[0], found[1]

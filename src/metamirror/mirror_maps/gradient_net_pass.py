@@ -122,7 +122,8 @@ class NetPass:
         """Twice the argument of tanh in the hidden layers of one group, (terms x tensors, ..)."""
         operands = group.operands.setdefault("forth", [])
         read = product(x, layer["factors"], operands)
-        return read.reshape(*layer["offset"].shape, x.shape[1]) + layer["offset"].unsqueeze(-1)
+        offset: Tensor = layer["offset"]
+        return read.reshape(*offset.shape, x.shape[1]) + offset.unsqueeze(-1)
 
     @staticmethod
     def mixed(u: list[Tensor], coupling: Prepared, trace: NetTrace) -> Tensor:
@@ -157,7 +158,8 @@ class NetPass:
             for f in factors:
                 size = size // f.shape[2] * f.shape[1]
             sizes.append(size)
-        return codes.split(sizes)
+        parts: Sequence[Tensor] = torch.split(codes, sizes)
+        return parts
 
     def backward_pass(
         self, grads: list[Tensor], p: Prepared, trace: NetTrace
@@ -188,7 +190,8 @@ class NetPass:
                 to_brackets, p["coupling"], trace
             )
             to_u = [a + b for a, b in zip(to_u, through_coupling, strict=True)]
-        to_z, to_scales = [], []
+        to_z: list[Tensor] = []
+        to_scales: list[Scale] = []
         for grad, s, group, once in zip(
             to_u, p["scalings"], trace.groups, to_scalings, strict=True
         ):

@@ -124,7 +124,7 @@ class _Call:
 
     def __call__(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
         if torch.is_grad_enabled() and _only_vmap():
-            found: Sequence[Tensor] = _OnePass.apply(self, *tensors)
+            found: Sequence[Tensor] = _OnePass.apply(self, *tensors)  # type: ignore[no-untyped-call]
             return found
         return self.forward(tensors)[0]
 

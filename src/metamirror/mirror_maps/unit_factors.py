@@ -27,12 +27,12 @@ def spectral_normalised(factor: Tensor) -> Tensor:
             _tiny(factor)
         )
         outer = one @ other.mT if wide else other @ one.mT
-    size = (factor * outer).sum((-2, -1), keepdim=True)
+    size: Tensor = (factor * outer).sum((-2, -1), keepdim=True)
     return factor / size.clamp_min(_tiny(factor))
 
 
 def _tiny(like: Tensor) -> float:
-    return torch.finfo(like.dtype).tiny
+    return float(torch.finfo(like.dtype).tiny)
 
 
 def distinct_singular_values(count: int, outputs: int, inputs: int) -> Tensor:
