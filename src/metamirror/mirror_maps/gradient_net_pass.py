@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from metamirror.kronecker import transposed
 from metamirror.kronecker_layers import product, product_backward
 from metamirror.mirror_maps.packing import Packing
 
@@ -45,11 +46,6 @@ class NetTrace:
 def blank(u: Sequence[Tensor]) -> NetTrace:
     """A trace in which nothing stands yet."""
     return NetTrace([GroupTrace(x, x) for x in u])
-
-
-def turned(factors: Sequence[Tensor]) -> list[Tensor]:
-    """The factors of the transposed map."""
-    return [f.mT for f in factors]
 
 
 def added(one: Sequence[Tensor], other: Sequence[Tensor]) -> list[Tensor]:
@@ -95,7 +91,7 @@ class NetPass:
         if isinstance(s, Tensor):
             return s.unsqueeze(-1) * x.mT
         operands = group.operands.setdefault(name, [])
-        found = product(x, turned(s) if transpose else s, operands)
+        found = product(x, transposed(s) if transpose else s, operands)
         return found.reshape(x.mT.shape)
 
     def offsets(self, u: list[Tensor], p: Prepared, trace: NetTrace) -> list[Tensor | None]:
@@ -108,7 +104,7 @@ class NetPass:
                 group.bent = torch.sigmoid(self.hidden(x, layer, group))
                 pushed = torch.addcmul(-weight, weight, group.bent, value=2)
                 operands = group.operands.setdefault("back", [])
-                back = product(pushed.mT, turned(factors), operands)
+                back = product(pushed.mT, transposed(factors), operands)
                 offset = back.reshape(-1, *x.mT.shape)
                 offset = offset.sum(0) if len(offset) > 1 else offset[0]
             found.append(offset)
@@ -147,7 +143,7 @@ class NetPass:
         ):
             operands = group.operands.setdefault("code'", [])
             read = code.reshape(len(x), -1, code.shape[1]).mT
-            found.append(product(read, turned(factors), operands).reshape(x.mT.shape))
+            found.append(product(read, transposed(factors), operands).reshape(x.mT.shape))
         return found
 
     @staticmethod
@@ -176,7 +172,7 @@ class NetPass:
                 to_brackets.append(grad * s.unsqueeze(-1))
                 to_scalings.append([over_points(grad * group.bracket)])
             else:
-                back, to_s = product_backward(grad, turned(s), group.operands["scale'"])
+                back, to_s = product_backward(grad, transposed(s), group.operands["scale'"])
                 to_brackets.append(back.reshape(group.x.shape).mT)
                 to_scalings.append(to_s)
         to_u, to_layers = [], []
@@ -219,7 +215,7 @@ class NetPass:
         factors, weight, bent = layer["factors"], layer["weight"].unsqueeze(-1), group.bent
         terms = len(bent) // len(grad)
         given = grad if terms == 1 else grad.repeat(terms, 1, 1)
-        to_pushed, to_turned = product_backward(given, turned(factors), group.operands["back"])
+        to_pushed, to_turned = product_backward(given, transposed(factors), group.operands["back"])
         to_pushed = to_pushed.reshape(bent.mT.shape).mT
         to_weight = torch.addcmul(-to_pushed, to_pushed, bent, value=2)
         # 2 logistic' = 2 logistic (1 - logistic).
@@ -244,7 +240,7 @@ class NetPass:
         mixing, weight = coupling["mixing"], coupling["weight"].unsqueeze(-1)
         codes, turned_grads = [], []
         for grad, factors, group in zip(grads, coupling["encoders"], trace.groups, strict=True):
-            read, to_turned = product_backward(grad, turned(factors), group.operands["code'"])
+            read, to_turned = product_backward(grad, transposed(factors), group.operands["code'"])
             codes.append(read.reshape(len(grad), points, -1).mT.reshape(-1, points))
             turned_grads.append(to_turned)
         to_codes = torch.cat(codes)

@@ -14,7 +14,7 @@ def spectral_normalised(factor: Tensor) -> Tensor:
 
     With u and v its singular vectors, $\sigma = u^\top F v$, of which u and v may be held fixed
     in the derivative. They come from the smaller of F F' and F'F, which is far quicker than from F
-    and as exact for the largest one.
+    and as exact for the largest one. For the same reason the second derivative is not to be had.
     """
     with torch.no_grad():
         # Squares must not overflow.
