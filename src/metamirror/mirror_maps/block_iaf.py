@@ -277,21 +277,23 @@ class BlockIAF(MirrorMap):
         return self.partition.join(phi)
 
     def inverse(self, phi: Params) -> Params:
-        """Blockwise substitution. Sweep i makes block i exact, since it reads earlier ones only."""
+        """Blockwise substitution: a block reads earlier ones only, which are exact by its turn.
+
+        Later blocks stay at phi until then, which is finite: their connections are zeros in one
+        matrix, and zero times infinity would not be zero.
+        """
         check_point(phi, self.partition.shapes)
-        target = self.partition.split(phi)
         prepared = self.prepare()
-        z = target
-        for _ in self.partition.blocks:
+        z = self.partition.split(phi)
+        for block in self.partition.blocks:
             scales, shifts = self._scales_and_shifts(z, prepared)
-            z = {name: (value - shifts[name]) / scales[name] for name, value in target.items()}
-        # Those of the last sweep are exact; before it, later blocks read what is not yet so.
-        for name, found in scales.items():
-            if found.device.type != "meta" and not bool((found > 0).all()):
-                raise ValueError(
-                    f"a scale of {name} has underflowed to zero: the map has no inverse there in "
-                    f"this precision"
-                )
+            for name in block:
+                if z[name].device.type != "meta" and not bool((scales[name] > 0).all()):
+                    raise ValueError(
+                        f"a scale of {name} has underflowed to zero: the map has no inverse there "
+                        f"in this precision"
+                    )
+                z[name] = (z[name] - shifts[name]) / scales[name]
         return self.partition.join(z)
 
     @torch.no_grad()
