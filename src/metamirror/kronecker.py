@@ -35,21 +35,19 @@ def mode_product(x: Tensor, matrix: Tensor, mode: int) -> Tensor:
     return product.reshape(product.shape[:2] + moved.shape[2:]).movedim(1, mode)
 
 
-def kronecker_product(x: Tensor, factors: Sequence[Tensor | None], first_mode: int = 1) -> Tensor:
+def kronecker_product(x: Tensor, factors: Sequence[Tensor], first_mode: int = 1) -> Tensor:
     """(F_1 kron .. kron F_O) vec(x) for each stacked tensor, without forming the matrix.
 
-    The factors belong to the modes from `first_mode` on; modes before it are left alone, and so
-    are those whose factor is None.
+    The factors belong to the modes from `first_mode` on; modes before it are left alone.
     """
     for mode, factor in enumerate(factors, start=first_mode):
-        if factor is not None:
-            x = mode_product(x, factor, mode)
+        x = mode_product(x, factor, mode)
     return x
 
 
-def transposed(factors: Sequence[Tensor | None]) -> list[Tensor | None]:
+def transposed(factors: Sequence[Tensor]) -> list[Tensor]:
     """The factors of the transposed map."""
-    return [None if factor is None else factor.mT for factor in factors]
+    return [factor.mT for factor in factors]
 
 
 def squared_spectrum(factors: Sequence[Tensor]) -> tuple[float, float]:
@@ -69,6 +67,7 @@ class KroneckerLinear(nn.Module):
     """`count` affine maps from tensors of one shape to tensors of another, Kronecker-factored.
 
     The bias has the full output shape. Weights start so that a ReLU network keeps its variance.
+    Only the parameters: `kronecker_layers` computes with them, several modules at once.
 
     Args:
         count: how many tensors of this shape are stacked.
@@ -90,9 +89,6 @@ class KroneckerLinear(nn.Module):
                 for factor in self.factors:
                     factor.copy_(averaging(factor))
         self.bias = nn.Parameter(torch.full((count, *outputs), float(alive)))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return kronecker_product(x, list(self.factors)) + self.bias
 
 
 class ShapeGroups:

@@ -11,19 +11,27 @@ docs/theory.md for the counterexample, and `gradient_net` for maps that are.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from itertools import accumulate, pairwise
+from typing import Any, Literal, cast, get_args
 
 import torch
 from torch import Tensor, nn
 
 from metamirror.kronecker import FEW, KroneckerLinear, Shape, ShapeGroups, averaging
+from metamirror.kronecker_layers import Layer, layer_of, side_by_side
 from metamirror.mirror_maps.base import Bounds, MirrorMap, check_point
+from metamirror.mirror_maps.block_iaf_pass import FlowPass, clusters_of, halved
+from metamirror.mirror_maps.one_pass import one_pass
 from metamirror.mirror_maps.partition import Blocks, Partition
 from metamirror.types import Params
 
 Scale = Literal["bounded", "logistic", "exponential"]
 Heads = Literal["one zero factor", "all zero factors", "random"]
+
+# c with sigma' = sigma (1 - c sigma).
+CURVATURE: dict[Scale, float] = {"bounded": 0.5, "logistic": 1.0, "exponential": 0.0}
 
 
 def scale(kind: Scale, alpha: Tensor) -> Tensor:
@@ -33,12 +41,19 @@ def scale(kind: Scale, alpha: Tensor) -> Tensor:
     return torch.sigmoid(alpha) if kind == "logistic" else torch.exp(alpha)
 
 
-def halved(shape: Shape) -> list[Shape]:
-    """The shape at the four depths of an encoder: whole, a half, a quarter, an eighth."""
-    return [tuple(max(1, n >> depth) for n in shape) for depth in range(4)]
+# Within the class the name is an argument's.
+scale_of = scale
 
 
-class Encoders(nn.Module):
+class Coders(nn.Module):
+    """Encoders or decoders of all pieces of one shape."""
+
+    def stack(self) -> list[list[KroneckerLinear]]:
+        """The layers, in order; several where they read the same input."""
+        raise NotImplementedError
+
+
+class Encoders(Coders):
     """The encoders e_j of all pieces of one shape: three Kronecker-factored layers."""
 
     def __init__(self, count: int, shape: Shape, final_relu: bool):
@@ -51,31 +66,26 @@ class Encoders(nn.Module):
                 KroneckerLinear(count, quarter, eighth, before_relu=final_relu),
             ]
         )
-        self.final_relu = final_relu
 
-    def forward(self, z: Tensor) -> Tensor:
-        first, second, third = self.layers
-        out: Tensor = third(second(first(z).relu()).relu())
-        return (out.relu() if self.final_relu else out).flatten(1)
+    def stack(self) -> list[list[KroneckerLinear]]:
+        return [[layer] for layer in cast(Iterable[KroneckerLinear], self.layers)]
 
 
-class Decoders(nn.Module):
+class Decoders(Coders):
     """The decoders d_i of all pieces of one shape: a trunk, and two heads for alpha and mu.
 
     The heads are the two halves of the one output layer that the paper's d_i ends in.
     """
 
-    def __init__(self, count: int, shape: Shape, heads: Heads, input_relu: bool):
+    def __init__(self, count: int, shape: Shape, heads: Heads):
         super().__init__()
         full, half, quarter, eighth = halved(shape)
-        self.inputs = eighth
         self.trunk = nn.ModuleList(
             KroneckerLinear(count, a, b, before_relu=True)
             for a, b in ((eighth, quarter), (quarter, half))
         )
         self.alpha = KroneckerLinear(count, half, full)
         self.mu = KroneckerLinear(count, half, full)
-        self.input_relu = input_relu
         with torch.no_grad():
             for head in (self.alpha, self.mu):
                 # A product of two zero factors has no gradient in either, ever: zero exactly one.
@@ -85,11 +95,9 @@ class Decoders(nn.Module):
                 if heads == "random":
                     head.factors[0].mul_(0.1)
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        x = x.reshape(x.shape[0], *self.inputs)
-        first, second = self.trunk
-        hidden = second(first(x.relu() if self.input_relu else x).relu()).relu()
-        return self.alpha(hidden), self.mu(hidden)
+    def stack(self) -> list[list[KroneckerLinear]]:
+        trunk = [[layer] for layer in cast(Iterable[KroneckerLinear], self.trunk)]
+        return [*trunk, [self.alpha, self.mu]]
 
 
 class BlockIAF(MirrorMap):
@@ -111,6 +119,9 @@ class BlockIAF(MirrorMap):
     >>> all(torch.equal(g(z)[name], z[name]) for name in z)
     True
     """
+
+    connection_outputs: Tensor
+    connection_inputs: Tensor
 
     def __init__(
         self,
@@ -143,18 +154,14 @@ class BlockIAF(MirrorMap):
         decoded = {name: pieces[name] for block in later for name in block}
         self.decoded = ShapeGroups(decoded, decoded)
         self.decoders = nn.ModuleList(
-            Decoders(len(names), shape, heads, extra_relu)
-            for shape, names in self.decoded.members.items()
+            Decoders(len(names), shape, heads) for shape, names in self.decoded.members.items()
         )
         width = {name: halved(shape)[3] for name, shape in pieces.items()}
         size = {name: math.prod(shape) for name, shape in width.items()}
-        self.later = later
-        self.input_sizes = [[size[name] for name in block] for block in later]
-        self.context: list[int] = []
         self.connections = nn.ModuleList()
+        seen = 0
         for before, block in zip(self.partition.blocks, later, strict=False):
-            seen = sum(size[name] for name in before) + (self.context[-1] if self.context else 0)
-            self.context.append(seen)
+            seen += sum(size[name] for name in before)
             connect = nn.Linear(seen, sum(size[name] for name in block))
             # As in KroneckerLinear: a decoder of few inputs must not start dead.
             few = torch.cat([torch.full((size[name],), size[name] <= FEW) for name in block])
@@ -162,41 +169,137 @@ class BlockIAF(MirrorMap):
                 connect.bias.masked_fill_(few, 1.0)
                 connect.weight[few] = 0.1 * averaging(connect.weight[few])
             self.connections.append(connect)
+        clusters = clusters_of(pieces, first, self.partition.blocks[-1])
+        self.flow = FlowPass(
+            pieces, clusters, partial(scale_of, scale), CURVATURE[scale], extra_relu
+        )
+        self._stack_clusters(size)
+
+    def _stack_clusters(self, size: Mapping[str, int]) -> None:
+        """Where the pieces of each cluster, and their connections, stand among the parameters."""
+        clusters = self.flow.clusters
+        self.places = {
+            "encoder": [
+                self._place(f"encoder_rows_{i}", self.encoded, c.names[: c.encoded])
+                for i, c in enumerate(clusters)
+            ],
+            "decoder": [
+                self._place(f"decoder_rows_{i}", self.decoded, c.names[c.first :])
+                for i, c in enumerate(clusters)
+            ],
+        }
+        for what, groups, names in (
+            ("outputs", self.decoded, [c.names[c.first :] for c in clusters]),
+            ("inputs", self.encoded, [c.names[: c.encoded] for c in clusters]),
+        ):
+            *starts, absent = accumulate((size[name] for name in groups.shapes), initial=0)
+            start = dict(zip(groups.shapes, starts, strict=True))
+            index = [
+                start[name] + i if i < size[name] else absent
+                for c, together in zip(clusters, names, strict=True)
+                for name in together
+                for i in range(c.code)
+            ]
+            self.register_buffer(f"connection_{what}", torch.tensor(index), persistent=False)
+
+    def _place(self, rows: str, groups: ShapeGroups, names: Sequence[str]) -> list[int]:
+        """The modules that hold the named pieces; the order of their rows becomes a buffer."""
+        modules = [i for i, held in enumerate(groups.members.values()) if held[0] in names]
+        held = [name for i in modules for name in list(groups.members.values())[i]]
+        order = torch.tensor([held.index(name) for name in names]) if held != names else None
+        self.register_buffer(rows, order, persistent=False)
+        return modules
 
     def prepare(self) -> dict[str, Any]:
         return {
-            "first_scale": [scale(self.scale, alpha) for alpha in self.first_alpha],
+            "first": self._first(),
+            "encoders": [self._layers("encoder", i) for i in range(len(self.flow.clusters))],
+            "connect": self._connect() if len(self.connections) else None,
+            "decoders": [self._layers("decoder", i) for i in range(len(self.flow.clusters))],
         }
 
+    def _first(self) -> list[list[Tensor] | None]:
+        """Scale and shift of the first block's pieces, cluster by cluster."""
+        found: list[list[Tensor] | None] = []
+        place = {name: i for i, name in enumerate(self.first)}
+        for c in self.flow.clusters:
+            rows = [place[name] for name in c.names[: c.first]]
+            flat = [
+                [nn.functional.pad(ps[i].flatten(), (0, c.width - ps[i].numel())) for i in rows]
+                for ps in (self.first_alpha, self.first_mu)
+            ]
+            alpha, mu = (torch.stack(ps) if ps else None for ps in flat)
+            found.append(None if alpha is None or mu is None else [scale(self.scale, alpha), mu])
+        return found
+
+    def _layers(self, kind: Literal["encoder", "decoder"], cluster: int) -> list[Layer] | None:
+        """One stack of layers for all the encoders or decoders of a cluster."""
+        modules = self.encoders if kind == "encoder" else self.decoders
+        stacks = [cast(Coders, modules[i]).stack() for i in self.places[kind][cluster]]
+        rows: Tensor | None = getattr(self, f"{kind}_rows_{cluster}")
+        c = self.flow.clusters[cluster]
+        depths = [n for (n,) in halved((c.width,))]
+        sizes = pairwise(depths if kind == "encoder" else depths[::-1])
+        return [
+            side_by_side(
+                [
+                    layer_of(linears, size if c.filled else None, rows)
+                    for linears in zip(*layers, strict=True)
+                ]
+            )
+            for size, *layers in zip(sizes, *stacks, strict=True)
+            if layers
+        ] or None
+
+    def _connect(self) -> list[Tensor]:
+        """All connections as one matrix in the clusters' order, zero where a block must not see."""
+        linears = list(cast(Iterable[nn.Linear], self.connections))
+        seen = linears[-1].in_features
+        pad = nn.functional.pad
+        weight = torch.cat([pad(c.weight, (0, seen + 1 - c.in_features)) for c in linears])
+        bias = torch.cat([c.bias for c in linears])
+        outputs, inputs = self.connection_outputs, self.connection_inputs
+        weight = pad(weight, (0, 0, 0, 1)).index_select(0, outputs).index_select(1, inputs)
+        return [weight, pad(bias, (0, 1)).index_select(0, outputs)]
+
     def forward(self, z: Params, prepared: Mapping[str, Any] | None = None) -> Params:
-        pieces = self.partition.split(z)
-        scales, shifts = self._scales_and_shifts(pieces, prepared or self.prepare())
-        return self.partition.join(
-            {name: value * scales[name] + shifts[name] for name, value in pieces.items()}
+        prepared = prepared or self.prepare()
+        if self.partition.indices is None:
+            pieces: Mapping[str, Tensor] = z
+        else:
+            pieces = self.partition.split(z)
+        names = self.partition.pieces
+        phi = dict(
+            zip(names, one_pass(self.flow, [pieces[n] for n in names], prepared), strict=True)
         )
+        if self.partition.indices is None:
+            return {name: phi[name] for name in z}
+        return self.partition.join(phi)
 
     def inverse(self, phi: Params) -> Params:
-        """Blockwise substitution. Sweep i makes block i exact, since it reads earlier ones only."""
+        """Blockwise substitution: a block reads earlier ones only, which are exact by its turn.
+
+        Later blocks stay at phi until then, which is finite: their connections are zeros in one
+        matrix, and zero times infinity would not be zero.
+        """
         check_point(phi, self.partition.shapes)
-        target = self.partition.split(phi)
         prepared = self.prepare()
-        z = target
-        for _ in self.partition.blocks:
+        z = self.partition.split(phi)
+        for block in self.partition.blocks:
             scales, shifts = self._scales_and_shifts(z, prepared)
-            z = {name: (value - shifts[name]) / scales[name] for name, value in target.items()}
-        # Those of the last sweep are exact; before it, later blocks read what is not yet so.
-        for name, found in scales.items():
-            if found.device.type != "meta" and not bool((found > 0).all()):
-                raise ValueError(
-                    f"a scale of {name} has underflowed to zero: the map has no inverse there in "
-                    f"this precision"
-                )
+            for name in block:
+                if z[name].device.type != "meta" and not bool((scales[name] > 0).all()):
+                    raise ValueError(
+                        f"a scale of {name} has underflowed to zero: the map has no inverse there "
+                        f"in this precision"
+                    )
+                z[name] = (z[name] - shifts[name]) / scales[name]
         return self.partition.join(z)
 
     @torch.no_grad()
     def bounds(self, *, current: bool = False) -> Bounds | None:
         """None: the shift's slope in earlier blocks is unbounded, except where there are none."""
-        if self.later or not current:
+        if len(self.connections) or not current:
             return None
         self.check_parameters()
         scales = [scale(self.scale, alpha) for alpha in self.first_alpha]
@@ -205,27 +308,17 @@ class BlockIAF(MirrorMap):
     def _scales_and_shifts(
         self, z: Mapping[str, Tensor], prepared: Mapping[str, Any]
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        scales = dict(zip(self.first, prepared["first_scale"], strict=True))
-        shifts: dict[str, Tensor] = dict(zip(self.first, self.first_mu, strict=True))
-        if not self.later:
-            return scales, shifts
-        embedding = self._embed(z)
-        inputs: dict[str, Tensor] = {}
-        for block, sizes, seen, connect in zip(
-            self.later, self.input_sizes, self.context, self.connections, strict=True
-        ):
-            inputs.update(zip(block, connect(embedding[:seen]).split(sizes), strict=True))
-        for (_, names), decode in zip(self.decoded.members.items(), self.decoders, strict=True):
-            alpha, mu = decode(torch.stack([inputs[name] for name in names]))
-            scales.update(zip(names, scale(self.scale, alpha).unbind(0), strict=True))
-            shifts.update(zip(names, mu.unbind(0), strict=True))
-        return scales, shifts
-
-    def _embed(self, z: Mapping[str, Tensor]) -> Tensor:
-        """The embeddings of all blocks but the last, in order: every encoder runs at once."""
-        found: dict[str, Tensor] = {}
-        for stacked, names, encode in zip(
-            self.encoded.stack(z), self.encoded.members.values(), self.encoders, strict=True
-        ):
-            found.update(zip(names, encode(stacked).unbind(0), strict=True))
-        return torch.cat([found[name] for name in self.encoded.shapes])
+        names = self.partition.pieces
+        x = self.flow.packing.pack([z[name].reshape(1, -1) for name in names])
+        scales, shifts, _ = self.flow.scales_and_shifts(x, prepared)
+        found = [
+            dict(
+                zip(
+                    names,
+                    (t.reshape(names[n]) for n, t in zip(names, ts, strict=True)),
+                    strict=True,
+                )
+            )
+            for ts in (self.flow.packing.unpack(scales), self.flow.packing.unpack(shifts))
+        ]
+        return found[0], found[1]

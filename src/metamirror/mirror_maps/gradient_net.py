@@ -16,13 +16,14 @@ One hidden layer of the monotone gradient networks of Chaudhari, Pranav and Mour
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from metamirror.kronecker import Shape, ShapeGroups, kronecker_product, transposed
+from metamirror.kronecker import Shape, ShapeGroups
+from metamirror.kronecker_layers import merged_factors
 from metamirror.mirror_maps.base import (
     Bounds,
     MirrorMap,
@@ -32,6 +33,9 @@ from metamirror.mirror_maps.base import (
     solve_contraction,
 )
 from metamirror.mirror_maps.elementwise import check_contraction, spread
+from metamirror.mirror_maps.gradient_net_pass import NetPass, blank
+from metamirror.mirror_maps.one_pass import one_pass
+from metamirror.mirror_maps.packing import Packing
 from metamirror.mirror_maps.scaling import Metric, Scaling
 from metamirror.mirror_maps.unit_factors import (
     UnitFactors,
@@ -51,11 +55,18 @@ class HiddenLayer(nn.Module):
         self.weight = nn.Parameter(torch.zeros(terms * count, *shape))
         self.offset = nn.Parameter(torch.zeros(terms * count, *shape))
 
-    def prepare(self, largest: float) -> dict[str, Any]:
-        """Normalised factors, and weights whose magnitude stays below `largest`."""
+    def bounded_weight(self, largest: float) -> Tensor:
+        """The weights w_k, whose magnitude stays below `largest`."""
+        return largest * torch.tanh(self.weight)
+
+    def prepare(self, largest: float, width: Tensor) -> dict[str, Any]:
+        """A, c and w of A'(w (2 logistic(Au + c) - 1)), the width of the tanh among them."""
+        first, *others = self.factors.product()
+        weight = self.bounded_weight(largest) * width.square() / 2
         return {
-            "factors": self.factors.normalised(),
-            "weight": largest * torch.tanh(self.weight),
+            "factors": [first * (2 / width.view(-1, 1, 1)), *others],
+            "offset": (self.offset * (2 / width)).flatten(1),
+            "weight": weight.flatten(1),
         }
 
 
@@ -77,27 +88,18 @@ class Coupling(nn.Module):
         self.weight = nn.Parameter(torch.zeros(units))
         self.offset = nn.Parameter(torch.zeros(units))
 
-    def prepare(self, largest: float) -> dict[str, Any]:
-        """As for a hidden layer."""
+    def bounded_weight(self, largest: float) -> Tensor:
+        """omega, whose magnitude stays below `largest`."""
+        return largest * torch.tanh(self.weight)
+
+    def prepare(self, largest: float, width: Tensor) -> dict[str, Any]:
+        """As for a hidden layer, with U in the place of A."""
         return {
-            "encoders": [e.normalised() for e in cast(Iterable[UnitFactors], self.encoders)],
-            "mixing": spectral_normalised(self.mixing),
-            "weight": largest * torch.tanh(self.weight),
+            "encoders": [e.product() for e in cast(Iterable[UnitFactors], self.encoders)],
+            "mixing": spectral_normalised(self.mixing) * (2 / width),
+            "offset": self.offset * (2 / width),
+            "weight": self.bounded_weight(largest) * width.square() / 2,
         }
-
-    def hidden(self, u: Sequence[Tensor], p: Mapping[str, Any]) -> Tensor:
-        """U e."""
-        parts = [kronecker_product(x, f).flatten() for x, f in zip(u, p["encoders"], strict=True)]
-        mixed: Tensor = p["mixing"] @ torch.cat(parts)
-        return mixed
-
-    def backward_through(self, hidden: Tensor, p: Mapping[str, Any]) -> list[Tensor]:
-        """E'U' hidden, one tensor per group."""
-        parts = (p["mixing"].mT @ hidden).split(self.sizes)
-        return [
-            kronecker_product(part.reshape(count, *small), transposed(f))
-            for part, (count, small), f in zip(parts, self.encoded, p["encoders"], strict=True)
-        ]
 
 
 class GradientNet(MirrorMap):
@@ -170,74 +172,48 @@ class GradientNet(MirrorMap):
         self.coupling = Coupling(self.groups, units) if coupled else None
         self.register_buffer("coupling_width", torch.ones(()))
         self.to(device=like.device, dtype=like.dtype)
+        sizes = [[math.prod(shape)] * len(names) for shape, names in self.groups.members.items()]
+        stacks = list(self.groups.members.values())
+        self.net = NetPass(Packing(self.groups.shapes, stacks, sizes))
         if self.coupling is not None and like.device.type != "meta":
             with torch.no_grad():
-                p = self.coupling.prepare(0.0)
-                size = float(
-                    self.coupling.hidden(self.groups.stack(start), p).square().mean().sqrt()
-                )
+                u = self.net.packing.pack([t.reshape(1, -1) for t in start.values()])
+                mixed = self.net.mixed(u, self.coupling.prepare(0.0, self.coupling_width), blank(u))
+                size = float(mixed.square().mean().sqrt()) / 2
             self.coupling_width.fill_(size if size > 0 else 1.0)
 
     def prepare(self) -> dict[str, Any]:
         largest = (self.rho - self.coupling_rho) / self.terms
         return {
-            "scalings": [s.prepare() for s in cast(Iterable[Scaling], self.scalings)],
-            "layers": [
-                layer.prepare(largest) if isinstance(layer, HiddenLayer) else None
-                for layer in self.layers
+            "scalings": [
+                s.flatten(1) if isinstance(s, Tensor) else merged_factors(s)[::-1]
+                for s in (s.prepare() for s in cast(Iterable[Scaling], self.scalings))
             ],
-            "coupling": None if self.coupling is None else self.coupling.prepare(self.coupling_rho),
+            "shifts": [shift.flatten(1) for shift in self.shifts],
+            "layers": [
+                layer.prepare(largest, getattr(self, f"width_{i}"))
+                if isinstance(layer, HiddenLayer)
+                else None
+                for i, layer in enumerate(self.layers)
+            ],
+            "coupling": None
+            if self.coupling is None
+            else self.coupling.prepare(self.coupling_rho, self.coupling_width),
         }
 
     def forward(self, z: Params, prepared: Mapping[str, Any] | None = None) -> Params:
-        p = prepared or self.prepare()
-        u = [
-            Scaling.apply_to(x, s) for x, s in zip(self.groups.stack(z), p["scalings"], strict=True)
-        ]
-        outputs = [
-            shift + Scaling.apply_to(x + n, s, transpose=True)
-            for x, n, s, shift in zip(
-                u, self._offset(u, p), p["scalings"], self.shifts, strict=True
-            )
-        ]
-        return self.groups.unstack(outputs)
-
-    def _offset(self, u: Sequence[Tensor], p: Mapping[str, Any]) -> list[Tensor]:
-        """What the bracket adds to u: a contraction with constant rho."""
-        offsets = []
-        for i, x in enumerate(u):
-            prepared = p["layers"][i]
-            if prepared is None:
-                offsets.append(torch.zeros_like(x))
-                continue
-            bent = torch.tanh(self._scaled(i, x, prepared))
-            back = kronecker_product(
-                prepared["weight"] * getattr(self, f"width_{i}") * bent,
-                transposed(prepared["factors"]),
-            )
-            offsets.append(back.reshape(self.terms, *x.shape).sum(0))
-        if self.coupling is None:
-            return offsets
-        prepared, width = p["coupling"], self.coupling_width
-        bent = torch.tanh((self.coupling.hidden(u, prepared) + self.coupling.offset) / width)
-        coupled = self.coupling.backward_through(prepared["weight"] * width * bent, prepared)
-        return [a + b for a, b in zip(offsets, coupled, strict=True)]
-
-    def _scaled(self, i: int, x: Tensor, prepared: Mapping[str, Any]) -> Tensor:
-        """(A_k u + c_k) / tau for the tensors of one group, the terms stacked."""
-        layer = cast(HiddenLayer, self.layers[i])
-        width: Tensor = getattr(self, f"width_{i}")
-        stacked = x.repeat(layer.terms, *[1] * (x.dim() - 1)) if layer.terms > 1 else x
-        hidden = kronecker_product(stacked, prepared["factors"]) + layer.offset
-        return hidden / width
+        names = list(self.groups.shapes)
+        phi = one_pass(self.net, [z[name] for name in names], prepared or self.prepare())
+        return dict(zip(names, phi, strict=True))
 
     def inverse(self, phi: Params) -> Params:
         """By a fixed point that contracts at least by rho each time."""
         check_point(phi, self.groups.shapes)
         p = self.prepare()
+        scalings = [s.prepare() for s in cast(Iterable[Scaling], self.scalings)]
         targets = [
             Scaling.solve(x - shift, s, transpose=True)
-            for x, shift, s in zip(self.groups.stack(phi), self.shifts, p["scalings"], strict=True)
+            for x, shift, s in zip(self.groups.stack(phi), self.shifts, scalings, strict=True)
         ]
         shapes, sizes = [t.shape for t in targets], [t.numel() for t in targets]
 
@@ -245,12 +221,17 @@ class GradientNet(MirrorMap):
             return [t.reshape(s) for t, s in zip(flat.split(sizes), shapes, strict=True)]
 
         def offset(flat: Tensor) -> Tensor:
-            return torch.cat([n.flatten() for n in self._offset(cut(flat), p)])
+            u = [x.reshape(len(x), 1, -1) for x in cut(flat)]
+            found = self.net.offsets(u, p, blank(u))
+            return torch.cat(
+                [
+                    torch.zeros_like(x).flatten() if n is None else n.flatten()
+                    for x, n in zip(u, found, strict=True)
+                ]
+            )
 
         u = cut(solve_contraction(torch.cat([t.flatten() for t in targets]), offset, self.rho))
-        return self.groups.unstack(
-            [Scaling.solve(x, s) for x, s in zip(u, p["scalings"], strict=True)]
-        )
+        return self.groups.unstack([Scaling.solve(x, s) for x, s in zip(u, scalings, strict=True)])
 
     @torch.no_grad()
     def bounds(self, *, current: bool = False) -> Bounds:
@@ -258,34 +239,36 @@ class GradientNet(MirrorMap):
             reach = math.exp(self.log_range)
             return ((1 - self.rho) / reach, (1 + self.rho) * reach)
         self.check_parameters()
-        p = self.prepare()
         down = up = 0.0
-        for prepared in p["layers"]:
-            if prepared is not None:
+        largest = (self.rho - self.coupling_rho) / self.terms
+        for layer in self.layers:
+            if isinstance(layer, HiddenLayer):
                 # Factors have norm one: the largest weight of each term bounds that term.
-                terms = prepared["weight"].reshape(self.terms, -1)
+                terms = layer.bounded_weight(largest).reshape(self.terms, -1)
                 down = min(down, float(terms.amin(1).clamp_max(0).sum()))
                 up = max(up, float(terms.amax(1).clamp_min(0).sum()))
-        if p["coupling"] is not None:
-            down += min(0.0, float(p["coupling"]["weight"].min()))
-            up += max(0.0, float(p["coupling"]["weight"].max()))
+        if self.coupling is not None:
+            weight = self.coupling.bounded_weight(self.coupling_rho)
+            down += min(0.0, float(weight.min()))
+            up += max(0.0, float(weight.max()))
         spectra = [s.spectrum() for s in cast(Iterable[Scaling], self.scalings)]
         return ((1 + down) * min(s[0] for s in spectra), (1 + up) * max(s[1] for s in spectra))
 
     def potential(self, z: Params) -> Tensor:
         p = self.prepare()
         total = inner(self.groups.unstack(list(self.shifts)), z)
+        scalings = cast(Iterable[Scaling], self.scalings)
         u = [
-            Scaling.apply_to(x, s) for x, s in zip(self.groups.stack(z), p["scalings"], strict=True)
+            Scaling.apply_to(x, s.prepare()).reshape(len(x), 1, -1)
+            for x, s in zip(self.groups.stack(z), scalings, strict=True)
         ]
-        for i, x in enumerate(u):
+        trace = blank(u)
+        for x, layer, group in zip(u, p["layers"], trace.groups, strict=True):
             total = total + x.square().sum() / 2
-            if (prepared := p["layers"][i]) is not None:
-                bent = log_cosh(self._scaled(i, x, prepared))
-                width = getattr(self, f"width_{i}")
-                total = total + (prepared["weight"] * width.square() * bent).sum()
-        if self.coupling is not None:
-            width = self.coupling_width
-            bent = log_cosh((self.coupling.hidden(u, p["coupling"]) + self.coupling.offset) / width)
-            total = total + (p["coupling"]["weight"] * width.square() * bent).sum()
+            if layer is not None:
+                bent = log_cosh(self.net.hidden(x, layer, group) / 2)
+                total = total + (2 * layer["weight"].unsqueeze(-1) * bent).sum()
+        if (coupling := p["coupling"]) is not None:
+            bent = log_cosh(self.net.mixed(u, coupling, trace) / 2)
+            total = total + (2 * coupling["weight"].unsqueeze(-1) * bent).sum()
         return total

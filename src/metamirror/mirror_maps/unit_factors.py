@@ -6,12 +6,33 @@ import torch
 from torch import Tensor, nn
 
 from metamirror.kronecker import Shape
+from metamirror.kronecker_layers import merged_factors
 
 
 def spectral_normalised(factor: Tensor) -> Tensor:
-    """A stack of matrices, each divided by its largest singular value."""
-    size: Tensor = torch.linalg.matrix_norm(factor, ord=2, keepdim=True)
-    return factor / size.clamp_min(torch.finfo(factor.dtype).tiny)
+    r"""A stack of matrices, each divided by its largest singular value.
+
+    With u and v its singular vectors, $\sigma = u^\top F v$, of which u and v may be held fixed
+    in the derivative. They come from the smaller of F F' and F'F, which is far quicker than from F
+    and as exact for the largest one. For the same reason the second derivative is not to be had.
+    """
+    with torch.no_grad():
+        # Squares must not overflow.
+        unit = factor / factor.abs().amax((-2, -1), keepdim=True).clamp_min(_tiny(factor))
+        wide = factor.shape[-1] > factor.shape[-2]
+        gram = unit @ unit.mT if wide else unit.mT @ unit
+        one = torch.linalg.eigh(gram)[1][..., -1:]
+        other = (unit.mT if wide else unit) @ one
+        other = other / torch.linalg.vector_norm(other, dim=-2, keepdim=True).clamp_min(
+            _tiny(factor)
+        )
+        outer = one @ other.mT if wide else other @ one.mT
+    size: Tensor = (factor * outer).sum((-2, -1), keepdim=True)
+    return factor / size.clamp_min(_tiny(factor))
+
+
+def _tiny(like: Tensor) -> float:
+    return float(torch.finfo(like.dtype).tiny)
 
 
 def distinct_singular_values(count: int, outputs: int, inputs: int) -> Tensor:
@@ -31,16 +52,19 @@ class UnitFactors(nn.Module):
         inputs: shape of one input tensor.
     """
 
+    identity: Tensor
+
     def __init__(self, count: int, outputs: Shape, inputs: Shape):
         super().__init__()
-        self.present = [n > 1 for n in inputs]
+        self.register_buffer("identity", torch.ones(count, 1, 1), persistent=False)
         self.matrices = nn.ParameterList(
             distinct_singular_values(count, m, n)
             for m, n in zip(outputs, inputs, strict=True)
             if n > 1
         )
 
-    def normalised(self) -> list[Tensor | None]:
-        """One factor per mode, or None."""
-        factors = iter(self.matrices)
-        return [spectral_normalised(next(factors)) if here else None for here in self.present]
+    def product(self) -> list[Tensor]:
+        """The normalised factors in the order of their use, merged where that is cheaper."""
+        if not len(self.matrices):
+            return [self.identity]
+        return merged_factors([spectral_normalised(f) for f in self.matrices])[::-1]

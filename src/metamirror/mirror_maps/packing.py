@@ -1,0 +1,53 @@
+"""Tensors of a point gathered into few stacks, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+
+class Packing:
+    """Which tensors stand in which stack; where their sizes differ, zeros fill up the smaller.
+
+    Args:
+        names: the order in which tensors are given.
+        stacks: the names in each stack.
+        sizes: how many numbers each of them holds.
+    """
+
+    def __init__(
+        self,
+        names: Iterable[str],
+        stacks: Sequence[Sequence[str]],
+        sizes: Sequence[Sequence[int]],
+    ):
+        place = {name: i for i, name in enumerate(names)}
+        self.places = [[place[name] for name in stack] for stack in stacks]
+        self.sizes = sizes
+        self.widths = [max(held) for held in sizes]
+
+    def pack(self, z: Sequence[Tensor]) -> list[Tensor]:
+        """z, each (points, numbers), as one tensor (tensors, points, width) per stack."""
+        points = z[0].shape[0]
+        packed = []
+        for places, sizes, width in zip(self.places, self.sizes, self.widths, strict=True):
+            parts = []
+            for i, size in zip(places, sizes, strict=True):
+                parts.append(z[i])
+                if size < width:
+                    parts.append(z[i].new_zeros(points, width - size))
+            packed.append(torch.cat(parts, 1).view(points, -1, width).transpose(0, 1))
+        return packed
+
+    def unpack(self, packed: Sequence[Tensor]) -> list[Tensor]:
+        """The inverse, from (tensors, width, points)."""
+        z: dict[int, Tensor] = {}
+        for places, sizes, width, tensor in zip(
+            self.places, self.sizes, self.widths, packed, strict=True
+        ):
+            rows = tensor.permute(2, 0, 1).reshape(tensor.shape[2], -1)
+            parts = rows.split([n for size in sizes for n in (size, width - size)], 1)
+            z.update(zip(places, parts[::2], strict=True))
+        return [z[i] for i in range(len(z))]
