@@ -30,6 +30,7 @@ from metamirror.learner import Norm
 from metamirror.methods import METHODS, make_learner
 from metamirror.models import Conv4
 from metamirror.report.geometry import describe_geometry, plot_geometry
+from metamirror.report_commands import REPORT_COMMANDS
 from metamirror.train import train as run_training
 
 RunFolder = Annotated[Path, tyro.conf.Positional]
@@ -271,6 +272,7 @@ COMMANDS: dict[str, Command | Group] = {
     "train": train_from(DEFAULTS),
     "evaluate": evaluate,
     "inspect": inspect,
+    **REPORT_COMMANDS,
     "quickstart": quickstart,
 }
 
