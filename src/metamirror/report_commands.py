@@ -11,6 +11,7 @@ import tyro
 from metamirror.experiments.convergence import convergence as measure_convergence
 from metamirror.files import to_json
 from metamirror.report.convergence_figure import NAME, describe_convergence
+from metamirror.report.page import write_report
 
 Runs = Annotated[tuple[Path, ...], tyro.conf.Positional]
 
@@ -61,4 +62,23 @@ def convergence(
     print(f"figure: {out / NAME}.svg and .png; numbers: {NAME}.csv and .json beside it")
 
 
-REPORT_COMMANDS: dict[str, Callable[..., None]] = {"convergence": convergence}
+def report(
+    folder: Annotated[Path, tyro.conf.Positional],
+    inspect_seconds: float = 60.0,
+    data_dir: Path | None = None,
+) -> None:
+    """Writes one self-contained HTML page, report.html, from a folder of runs.
+
+    It shows the table of a comparison, learning curves, convergence.json and cost.json where they
+    are, the geometry that was learned and every configuration. Runs that are unfinished or damaged
+    are named.
+
+    Args:
+        folder: of the runs; the page goes into it.
+        inspect_seconds: how long the learned geometries may be looked at; 0 for not at all.
+        data_dir: where the data are, if not in the usual place.
+    """
+    print(f"written: {write_report(folder, inspect_seconds=inspect_seconds, data_dir=data_dir)}")
+
+
+REPORT_COMMANDS: dict[str, Callable[..., None]] = {"convergence": convergence, "report": report}

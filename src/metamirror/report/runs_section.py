@@ -1,0 +1,118 @@
+"""Every run: how it stands, how it learned, how it was configured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from metamirror.report.charts import Series, legend, line_chart, thinned
+from metamirror.report.collect import Run, number
+from metamirror.report.markup import Child, Markup, table, tag
+from metamirror.report.styles import style_of
+
+CURVES = {
+    "loss": "meta-loss in training",
+    "val_accuracy": "validation accuracy, %",
+    "val_mse": "validation mean squared error",
+}
+MOST_CHANGED = 12
+"""A run's settings are told in its heading, up to so many."""
+
+
+def runs_section(runs: Sequence[Run]) -> list[Markup]:
+    """A line for each run."""
+    rows: list[list[Child]] = []
+    for run in runs:
+        config = run.settings
+        cells: list[Child] = [run.name, run.method, str(config.get("data", ""))]
+        cells += [tag("td", config.get(key, ""), class_="number") for key in ("shots", "seed")]
+        good = run.status == "finished" and not run.problems
+        status = tag("span", run.status, class_="good" if good else "bad")
+        cells.append(tag("td", status, [tag("small", p) for p in run.problems]))
+        cells += [tag("td", text, class_="number") for text in (_validation(run), _test(run))]
+        rows.append(cells)
+    head = ("run", "method", "data", "shots", "seed", "state", "best validation", "test ± 95 %")
+    damaged = sum(run.config is None for run in runs)
+    words = f"{len(runs)} run{'s' if len(runs) > 1 else ''}"
+    words += f", of which {damaged} cannot be read" if damaged else ""
+    return [tag("p", f"{words}.", class_="note"), table(head, rows)]
+
+
+def _validation(run: Run) -> str:
+    accuracies, errors = ([y for _, y in run.curve(f"val_{name}")] for name in ("accuracy", "mse"))
+    if accuracies:
+        return f"{max(accuracies):.2f} %"
+    return f"{min(errors):.4f}" if errors else ""
+
+
+def _test(run: Run) -> str:
+    if run.test is None:
+        return ""
+    accuracy, mse, half, tasks = (
+        number(run.test.get(key)) for key in ("accuracy", "mse", "ci95", "tasks")
+    )
+    digits = 2 if accuracy is not None else 4
+    value = accuracy if accuracy is not None else mse
+    if value is None:
+        return ""
+    text = f"{value:.{digits}f}" + ("" if half is None else f" ± {half:.{digits}f}")
+    return text if tasks is None else f"{text} ({tasks:,.0f} tasks)"
+
+
+def curves_section(runs: Sequence[Run]) -> list[Markup]:
+    """Training loss and validation against the iteration, for runs on the same tasks together."""
+    together: dict[tuple[str, int], list[Run]] = {}
+    for run in runs:
+        if run.config is not None and run.metrics:
+            together.setdefault((run.config.data, run.config.shots), []).append(run)
+    parts: list[Markup] = []
+    for (data, shots), group in together.items():
+        charts = []
+        for name, title in CURVES.items():
+            series = [
+                Series(run.name, style_of(run.method), thinned(run.curve(name)))
+                for run in group
+                if run.curve(name)
+            ]
+            if series:
+                log = name == "val_mse"
+                charts.append(line_chart(series, title=title, x_label="outer iteration", log=log))
+        if charts:
+            methods = dict.fromkeys(run.method for run in group)
+            names = legend((method, style_of(method)) for method in methods)
+            parts += [
+                tag("h3", f"{data}, {shots}-shot"),
+                names,
+                tag("div", charts, class_="charts"),
+            ]
+    return parts
+
+
+def configurations_section(runs: Sequence[Run]) -> list[Markup]:
+    """What all runs share, once; then every run's whole configuration, folded."""
+    known = [run.settings for run in runs if run.config is not None]
+    differ = [key for key in (known[0] if known else {}) if len({str(s[key]) for s in known}) > 1]
+    note = "Folded: open one to see all of its settings. " + (
+        f"They differ in: {', '.join(differ)}." if differ else "They do not differ in any."
+    )
+    parts = [tag("p", note, class_="note")] if known else []
+    for run in runs:
+        told = [f"{key} {run.settings[key]}" for key in differ[:MOST_CHANGED] if run.settings]
+        summary = tag("summary", run.name, tag("small", ", ".join(told)))
+        if run.config is None:
+            inside = tag("p", "The configuration cannot be read: ", "; ".join(run.problems))
+        else:
+            rows = [(key, _written(value)) for key, value in run.settings.items()]
+            inside = tag("div", _pairs("config.json", rows), class_="pairs")
+        versions = [(key, _written(value)) for key, value in run.versions.items()]
+        more = _pairs("versions.json", versions) if versions else None
+        parts.append(tag("details", summary, inside, more))
+    return parts
+
+
+def _pairs(title: str, rows: list[tuple[str, str]]) -> Markup:
+    inside = [tag("div", tag("dt", key), tag("dd", value)) for key, value in rows]
+    return tag("section", tag("h4", title), tag("dl", inside))
+
+
+def _written(value: object) -> str:
+    return "–" if value is None else str(value)
