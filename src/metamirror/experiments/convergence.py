@@ -253,7 +253,7 @@ def _observations(own: Measured, reference: Measured) -> dict[str, Any]:
             "difference": difference,
             "low": difference - half,
             "high": difference + half,
-            "verdict": "the reference itself" if own is reference else verdict,
+            "verdict": "reference" if own is reference else verdict,
         },
         "initial_grad_norm": {
             "ratio": ratio,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from matplotlib.markers import MarkerStyle
@@ -15,16 +15,21 @@ from metamirror.report.styles import MARKERS, PALETTE, Style
 WIDTH, HEIGHT = 400, 264
 LEFT, RIGHT, TOP, BOTTOM = 50, 12, 28, 40
 MOST_POINTS, MOST_MARKERS = 120, 12
+MARKER_SIZE, MARKER_AREA = 8, 2.0
 
 
 @dataclass(frozen=True)
 class Series:
-    """A line: points (x, y), and half an interval for each where there is one."""
+    """A line: points (x, y), and half an interval for each where there is one.
+
+    A faint one stays behind the others and has no markers.
+    """
 
     label: str
     style: Style
     points: Sequence[tuple[float, float]]
     half: Sequence[float] = ()
+    faint: bool = False
 
 
 @dataclass(frozen=True)
@@ -40,7 +45,7 @@ class Dot:
 
 @dataclass(frozen=True)
 class Scale:
-    """Values to pixels, linear or logarithmic."""
+    """Values to pixels, linear or logarithmic; what lies outside is drawn at the edge."""
 
     low: float
     high: float
@@ -49,11 +54,9 @@ class Scale:
     log: bool = False
 
     def __call__(self, value: float) -> float:
-        low, high, value = (
-            (math.log(v) for v in (self.low, self.high, max(value, self.low)))
-            if self.log
-            else (self.low, self.high, value)
-        )
+        low, high, value = self.low, self.high, min(max(value, self.low), self.high)
+        if self.log:
+            low, high, value = math.log(low), math.log(high), math.log(value)
         return round(self.start + (self.end - self.start) * (value - low) / (high - low), 1)
 
     def ticks(self) -> list[float]:
@@ -71,19 +74,20 @@ class Scale:
         step = next(f * unit for f in (0.1, 0.2, 0.25, 0.5, 1, 2, 2.5) if span / (f * unit) <= 5.5)
         first = math.ceil(self.low / step - 1e-9)
         count = math.floor(self.high / step + 1e-9) - first + 1
-        return [round((first + i) * step, 12) for i in range(count)]
+        return [(first + i) * step for i in range(count)]
 
 
 def scale_for(values: Iterable[float], start: float, end: float, log: bool = False) -> Scale:
     """A scale around the values, a little wider than they are."""
     known = [v for v in values if math.isfinite(v) and (v > 0 or not log)]
-    # Beyond the range of a float's logarithm there is nothing to see.
-    low, high = (min(known), max(known)) if known else (1.0, 1.0)
-    low, high = max(low, 1e-30 if log else -1e30), min(high, 1e30)
+    # Beyond these limits there is nothing to see, and differences overflow.
+    least, most = 1e-30 if log else -1e30, 1e30
+    low, high = (min(max(v, least), most) for v in (min(known, default=1), max(known, default=1)))
     if log:
         room = max((high / low) ** 0.05, 1.05)
         return Scale(low / room, high * room, start, end, log=True)
-    room = 0.05 * (high - low) or 0.05 * max(abs(high), 1.0)
+    largest = max(abs(low), abs(high))
+    room = 0.05 * (high - low if high - low > 1e-9 * largest else max(largest, 1.0))
     return Scale(low - room, high + room, start, end)
 
 
@@ -108,7 +112,7 @@ def line_chart(
             around = [f"{x(a)},{y(b + h)}" for (a, b), h in pairs]
             around += [f"{x(a)},{y(max(b - h, y.low))}" for (a, b), h in reversed(pairs)]
             inside.append(tag("polygon", points=" ".join(around), class_=f"band m{s.style.index}"))
-    for s in series:
+    for s in sorted(series, key=lambda s: not s.faint):
         drawn = [(x(a), y(b)) for a, b in s.points]
         line = tag(
             "polyline",
@@ -116,9 +120,10 @@ def line_chart(
             stroke_dasharray=" ".join(map(str, s.style.dashes)) or None,
         )
         every = max(1, math.ceil(len(drawn) / MOST_MARKERS))
-        spots = [_marker(s.style, a, b) for a, b in drawn[::every]]
+        spots = [_marker(s.style, a, b) for a, b in drawn[::every] if not s.faint]
+        kind = "line faint" if s.faint else "line"
         about = tag("title", s.label)
-        inside.append(tag("g", about, line, spots, class_=f"line m{s.style.index}"))
+        inside.append(tag("g", about, line, spots, class_=f"{kind} m{s.style.index}"))
     return _figure(title, inside, HEIGHT)
 
 
@@ -134,7 +139,7 @@ def dot_chart(
     most = max((len(dots) for _, dots in rows), default=1)
     tall = max(22, 8 * most + 6)
     bottom = TOP + tall * len(rows)
-    left = min(150, 14 + 6.4 * max((len(name) for name, _ in rows), default=1))
+    left = min(180, 14 + 6.2 * max((len(name) for name, _ in rows), default=1))
     every = [v for _, dots in rows for d in dots for v in (d.value, d.low, d.high) if v is not None]
     x = scale_for(every + ([] if mark is None else [mark]), left, WIDTH - RIGHT, log)
     inside = _x_axis(x, x_label, bottom + BOTTOM)
@@ -142,7 +147,7 @@ def dot_chart(
         inside.append(_vertical(x(mark), bottom + BOTTOM, "mark"))
     for i, (name, dots) in enumerate(rows):
         middle = TOP + tall * (i + 0.5)
-        short = name if len(name) <= 21 else f"{name[:20]}…"
+        short = name if len(name) <= 28 else f"{name[:27]}…"
         about = tag("title", name)
         inside.append(
             tag("text", about, short, class_="name", x=left - 8, y=middle + 4, text_anchor="end")
@@ -185,8 +190,11 @@ def marker_symbols() -> Markup:
         style = MarkerStyle(marker)
         (polygon,) = style.get_path().transformed(style.get_transform()).to_polygons()
         outline = np.asarray(polygon)
-        reach = np.abs(outline).max()
-        points = " ".join(f"{a / reach:.2f},{-b / reach:.2f}" for a, b in outline)
+        x, y = outline.T
+        area = abs(x[:-1] @ y[1:] - x[1:] @ y[:-1]) / 2
+        # All of one area, so that none looks more important than another.
+        size = (MARKER_AREA / area) ** 0.5
+        points = " ".join(f"{size * a:.2f},{-size * b:.2f}" for a, b in outline)
         shape = tag("polygon", points=points)
         symbols.append(tag("symbol", shape, id=f"k{i}", viewBox="-1 -1 2 2", overflow="visible"))
     return tag("svg", symbols, width=0, height=0, class_="symbols", aria_hidden="true")
@@ -215,7 +223,7 @@ def _plottable(series: Series, log: bool) -> Series:
         if math.isfinite(a) and math.isfinite(b) and (b > 0 or not log)
     ]
     halves = [h for _, h in kept] if series.half else []
-    return Series(series.label, series.style, [p for p, _ in kept], halves)
+    return replace(series, points=[p for p, _ in kept], half=halves)
 
 
 def _band_ends(series: Series) -> list[float]:
@@ -224,7 +232,7 @@ def _band_ends(series: Series) -> list[float]:
 
 
 def _marker(style: Style, x: float, y: float) -> Markup:
-    size = 7
+    size = MARKER_SIZE
     return tag(
         "use", href=f"#k{style.index}", x=x - size / 2, y=y - size / 2, width=size, height=size
     )

@@ -13,12 +13,15 @@ from typing import Any, TypeVar
 from metamirror.config import RunConfig, load_config
 from metamirror.evaluate import FOLDER as EVALUATIONS
 from metamirror.files import read_json
+from metamirror.methods import METHODS
 from metamirror.nonfinite import FOLDER as NONFINITE
 from metamirror.run_folder import CONFIG, OWNER, recorded
 from metamirror.tracking import METRICS
 
 T = TypeVar("T")
 Line = dict[str, float]
+MOST_WORDS = 300
+"""Characters of a complaint that are shown."""
 
 
 @dataclass
@@ -81,16 +84,22 @@ class Run:
 
 
 def collect(folder: Path) -> list[Run]:
-    """Every run in a folder and below it, in the order of their names."""
+    """Every run in a folder and below it, in the order of the paper's table and of their names."""
     if not folder.is_dir():
         raise ValueError(f"there is no folder {folder}")
     runs = [_read(path, folder) for path in sorted(_run_folders(folder))]
+    runs.sort(key=_place)
     if not runs:
         raise ValueError(
             f"{folder} holds no run: neither it nor a folder below it has a {CONFIG}; name a "
             f"folder that `metamirror train --out` or `compare --out` has written"
         )
     return runs
+
+
+def _place(run: Run) -> int:
+    keys, key = list(METHODS), run.method.partition(":")[0]
+    return keys.index(key) if key in keys else len(keys)
 
 
 def _run_folders(folder: Path) -> Iterator[Path]:
@@ -123,9 +132,13 @@ def _attempt(run: Run, read: Callable[[], T]) -> T | None:
     try:
         return read()
     except (ValueError, OSError) as error:
-        # The page names the run; its place on this machine is nobody's business.
-        run.problems.append(str(error).replace(f"{run.path}{os.sep}", ""))
+        run.problems.append(_in_short(error, run.path))
         return None
+
+
+def _in_short(error: Exception, folder: Path) -> str:
+    """A complaint for the page, on which the place of a folder on this machine has no business."""
+    return " ".join(str(error).replace(f"{folder}{os.sep}", "").split())[:MOST_WORDS]
 
 
 def _metrics(run: Run) -> list[Line]:
@@ -144,7 +157,8 @@ def _metrics(run: Run) -> list[Line]:
         else:
             bad += 1
     if bad:
-        run.problems.append(f"{bad} lines of {METRICS} cannot be read")
+        count = "1 line" if bad == 1 else f"{bad} lines"
+        run.problems.append(f"{count} of {METRICS} cannot be read")
     return lines
 
 
@@ -165,7 +179,7 @@ def document(folder: Path, name: str, problems: list[str]) -> dict[str, Any] | N
     try:
         found = read_json(folder / name)
     except (ValueError, OSError) as error:
-        problems.append(str(error).replace(f"{folder}{os.sep}", ""))
+        problems.append(_in_short(error, folder))
         return None
     if not isinstance(found, dict):
         problems.append(f"{name} holds {type(found).__name__}, and a table was expected")

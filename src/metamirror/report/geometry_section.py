@@ -10,7 +10,7 @@ from typing import Any
 from metamirror.experiments.inspection import inspect_run
 from metamirror.progress import Progress
 from metamirror.report.charts import Dot, dot_chart, legend
-from metamirror.report.collect import Run
+from metamirror.report.collect import MOST_WORDS, Run
 from metamirror.report.geometry import describe_geometry, verdict_in_words
 from metamirror.report.markup import Child, Markup, table, tag
 from metamirror.report.styles import style_of
@@ -65,7 +65,7 @@ def _seed(run: Run) -> int:
 
 
 def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]
+    return " ".join(str(error).split())[:MOST_WORDS]
 
 
 def _verdicts(group: list[Run], found: dict[str, dict[str, Any]]) -> list[Markup]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from html import escape
 
 NO_END = {"meta", "br"}
+CLASS = re.compile(r'<td class="([a-z ]+)"')
 UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 """What HTML forbids, or what cannot be encoded: such as half a character in a file's name."""
 
@@ -56,11 +57,18 @@ def plain(text: str) -> str:
     return escape(UNPRINTABLE.sub("\ufffd", text), quote=True)
 
 
+def signed(value: float, digits: int) -> str:
+    """A difference, with its sign as print has it."""
+    return f"{value:+.{digits}f}".replace("-", "−")
+
+
 def table(head: Iterable[Child], rows: Iterable[Iterable[Child]], **attributes: str) -> Markup:
     """A table in a box of its own, which scrolls where the page is narrow.
 
-    The first column is text; a cell made with `tag("td", ...)` is taken as it is.
+    The first column is text; a cell made with `tag("td", ...)` is taken as it is, and the heading
+    of a column takes the class of its first cell.
     """
+    lines = [list(row) for row in rows]
     body = [
         tag(
             "tr",
@@ -71,8 +79,17 @@ def table(head: Iterable[Child], rows: Iterable[Iterable[Child]], **attributes: 
                 for i, cell in enumerate(row)
             ],
         )
-        for row in rows
+        for row in lines
     ]
-    heading = tag("tr", [tag("th", cell, scope="col") for cell in head])
+    first = lines[0] if lines else []
+    kinds = [CLASS.match(cell) if isinstance(cell, Markup) else None for cell in first]
+    classes = [None if kind is None else kind[1] for kind in kinds]
+    heading = tag(
+        "tr",
+        [
+            tag("th", cell, scope="col", class_=classes[i] if i < len(classes) else None)
+            for i, cell in enumerate(head)
+        ],
+    )
     inside = tag("table", tag("thead", heading), tag("tbody", body), **attributes)
     return tag("div", inside, class_="scroll", tabindex=0)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from metamirror.report.charts import Dot, dot_chart
-from metamirror.report.collect import entries, mapping, number
-from metamirror.report.markup import Child, Markup, tag
+from metamirror.report.collect import MOST_WORDS, entries, mapping, number
+from metamirror.report.markup import Child, Markup, signed, tag
 from metamirror.report.markup import table as html_table
 from metamirror.report.styles import style_of
 
@@ -70,10 +70,14 @@ def _table(rows: list[Row], shots: list[float], measure: str) -> Markup:
     for method, by_shots in _by_method(rows).items():
         first = next(iter(by_shots.values()))
         name = str(first.get("title") or method)
+        kind = [_text(first.get("optimizer")), _text(first.get("geometry"))]
         cells: list[Child] = [
-            [name, tag("small", method)] if name != method else name,
-            _text(first.get("optimizer")),
-            _text(first.get("geometry")),
+            [
+                name,
+                tag("small", method) if name != method else None,
+                tag("small", ", ".join(kind), class_="narrow") if any(kind) else None,
+            ],
+            *(tag("td", word, class_="broad") for word in kind),
         ]
         for count in shots:
             row = by_shots.get(count, {})
@@ -94,7 +98,7 @@ def _figure(row: Row, measure: str) -> Markup:
     """A cell: the mean with its interval, or why there is none."""
     value, half = number(row.get(measure)), number(row.get("ci95"))
     if value is None:
-        reason = _text(row.get("reason"))
+        reason = _text(row.get("reason"))[:MOST_WORDS]
         word = _text(row.get("status")) if row else ""
         return tag("td", tag("span", word, class_="bad"), reason and tag("small", reason))
     digits = 4 if measure == "mse" else 2
@@ -124,8 +128,11 @@ def _differences(rows: list[Row], shots: list[float], measure: str) -> list[Mark
                 continue
             method, name = str(row.get("method")), str(row.get("title") or row.get("method"))
             sure = "" if low <= 0 <= high else "yes"
-            figures = (f"{mean:+.{digits}f}", f"{low:+.{digits}f} to {high:+.{digits}f}", sure)
-            cells = [tag("td", f, class_="number") for f in (f"{count:g}", *figures)]
+            between = f"{signed(low, digits)} to {signed(high, digits)}"
+            cells = [
+                tag("td", f, class_="number")
+                for f in (f"{count:g}", signed(mean, digits), between, sure)
+            ]
             lines.append([name, *cells])
             picture.append((name, [Dot(name, style_of(method), mean, low, high)]))
         if picture:
@@ -138,7 +145,7 @@ def _differences(rows: list[Row], shots: list[float], measure: str) -> list[Mark
         tag("h3", "Differences to MAML"),
         tag("p", "On the same test tasks, task by task.", class_="note"),
         tag("div", charts, class_="charts"),
-        html_table(head, lines),
+        tag("details", tag("summary", "The same as a table"), html_table(head, lines)),
     ]
 
 

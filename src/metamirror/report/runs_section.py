@@ -68,11 +68,7 @@ def curves_section(runs: Sequence[Run]) -> list[Markup]:
     for (data, shots), group in together.items():
         charts = []
         for name, title in CURVES.items():
-            series = [
-                Series(run.name, style_of(run.method), thinned(run.curve(name)))
-                for run in group
-                if run.curve(name)
-            ]
+            series = _series([run for run in group if run.curve(name)], name)
             if series:
                 log = name == "val_mse"
                 charts.append(line_chart(series, title=title, x_label="outer iteration", log=log))
@@ -85,6 +81,28 @@ def curves_section(runs: Sequence[Run]) -> list[Markup]:
                 tag("div", charts, class_="charts"),
             ]
     return parts
+
+
+def _series(runs: Sequence[Run], name: str) -> list[Series]:
+    """A line for each method: the mean over its runs, which stay faintly behind it."""
+    methods: dict[str, list[Run]] = {}
+    for run in runs:
+        methods.setdefault(run.method, []).append(run)
+    series = []
+    for method, group in methods.items():
+        # Runs that stopped early would end the mean where they ended.
+        furthest = max(run.step for run in group)
+        curves = [dict(run.curve(name)) for run in group if run.step == furthest]
+        shared = [step for step in curves[0] if all(step in curve for curve in curves)]
+        mean = [(step, sum(c[step] for c in curves) / len(curves)) for step in shared]
+        label = f"{method}, mean of {len(curves)} runs" if len(group) > 1 else group[0].name
+        series.append(Series(label, style_of(method), thinned(mean)))
+        if len(group) > 1:
+            series += [
+                Series(run.name, style_of(method), thinned(run.curve(name)), faint=True)
+                for run in group
+            ]
+    return series
 
 
 def configurations_section(runs: Sequence[Run]) -> list[Markup]:

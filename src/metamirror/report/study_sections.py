@@ -7,7 +7,7 @@ from typing import Any
 from metamirror.report.charts import Series, legend, line_chart
 from metamirror.report.collect import entries, mapping, number
 from metamirror.report.convergence_figure import LINEAR, TITLES
-from metamirror.report.markup import Child, Markup, table, tag
+from metamirror.report.markup import Child, Markup, signed, table, tag
 from metamirror.report.results_section import protocol_in_words
 from metamirror.report.styles import styles_of
 
@@ -60,8 +60,8 @@ def _observations(found: dict[str, Any], curves: list[dict[str, Any]]) -> list[M
         ratio, reached = number(norm.get("ratio")), number(target.get("reached_at"))
         own = curve.get("label") == reference
         cells = (
-            "" if own or gap is None else f"{gap:+.3f}",
-            "" if own or low is None or high is None else f"{low:+.3f} to {high:+.3f}",
+            "" if own or gap is None else signed(gap, 3),
+            "" if own or low is None or high is None else f"{signed(low, 3)} to {signed(high, 3)}",
             str(start.get("verdict", "")),
             "" if own or ratio is None else f"{ratio:.2f}",
             "" if own else "yes" if norm.get("comparable") is True else "no",

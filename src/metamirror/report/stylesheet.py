@@ -41,16 +41,16 @@ thead th { color: var(--soft); font-weight: 600; font-size: .78rem; background: 
   vertical-align: bottom; }
 tbody tr:last-child > * { border-bottom: 0; }
 tbody th { font-weight: 500; background: var(--ground); position: sticky; left: 0;
-  max-width: 16rem; min-width: 7rem; overflow-wrap: anywhere; }
+  max-width: 16rem; min-width: 8.5rem; overflow-wrap: anywhere; }
 .number { text-align: right; white-space: nowrap; }
+thead .number { white-space: normal; }
 .bars { width: 30%; min-width: 7rem; vertical-align: middle; }
 .bar { display: block; height: .7rem; border-radius: 2px; background: var(--c); }
 .wide { min-width: 16rem; }
 td small { max-width: 24rem; min-width: 8rem; overflow-wrap: anywhere; }
 .charts { display: grid; gap: 1rem; margin: .6rem 0;
-  grid-template-columns: repeat(auto-fit, minmax(min(100%, 21rem), 1fr)); }
-.charts > figure { max-width: 36rem; } .charts.single { max-width: 44rem; }
-.charts.single > figure { max-width: none; }
+  grid-template-columns: repeat(auto-fill, minmax(min(100%, 22rem), 1fr)); }
+.charts.single { max-width: 32rem; }
 figure { margin: 0; width: 100%; } figure svg { display: block; width: 100%; height: auto; }
 .symbols { position: absolute; }
 svg text { font: 11px system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif;
@@ -62,17 +62,24 @@ svg .name { fill: var(--ink); }
 .line polyline, .line line { fill: none; stroke: var(--c); stroke-width: 1.6;
   stroke-linejoin: round; }
 .line use { fill: var(--c); stroke: var(--ground); stroke-width: .25; }
+.line.faint polyline { stroke-width: .8; opacity: .45; }
 .band { fill: var(--c); opacity: .13; }
 details { margin: .2rem 0; } summary { cursor: pointer; }
 details > section, details > div { margin-left: 1rem; }
-summary > small { margin-left: 1rem; }
+summary > small { display: inline; margin-left: .8rem; }
 td details ul { margin: .3rem 0; padding-left: 1.1rem; color: var(--soft); }
 dl { margin: 0; display: grid; gap: 0 1.5rem; font-size: .82rem;
   grid-template-columns: repeat(auto-fill, minmax(min(100%, 15rem), 1fr)); }
 dl > div { display: flex; justify-content: space-between; gap: 1rem;
   border-bottom: 1px dotted var(--rule); padding: .1rem 0; }
 dt { color: var(--soft); white-space: nowrap; } dd { margin: 0; text-align: right; }
-@media (max-width: 40rem) { body { padding: 1rem .8rem 3rem; } th, td { padding: .35rem .5rem; } }
+.narrow { display: none; }
+@media (max-width: 40rem) {
+  body { padding: 1rem .8rem 3rem; }
+  th, td { padding: .35rem .5rem; }
+  .broad { display: none; }
+  .narrow, summary > small { display: block; }
+}
 @media print { .scroll { overflow: visible; } tbody th { position: static; } }
 """
 
