@@ -19,7 +19,7 @@ from metamirror.distributed import Ranks
 from metamirror.evaluate import evaluate_stream, loaded, warn_of_other_data
 from metamirror.learner import check_steps
 from metamirror.options import parse_spec
-from metamirror.report.convergence_figure import write_convergence
+from metamirror.report.convergence_figure import write_figure, write_numbers
 
 REFERENCE = "maml"
 COMPARABLE = (0.5, 2.0)
@@ -64,7 +64,7 @@ def convergence(
 ) -> dict[str, Any]:
     """Measures runs on the same new tasks and writes figure and figures into a folder.
 
-    What is finished is on disk after each curve, so that an interruption leaves it.
+    Numbers are on disk after each curve, and an interruption leaves those that are finished.
 
     Args:
         runs: run folders; those that differ in their seed alone become one curve.
@@ -95,34 +95,39 @@ def convergence(
 
     measured: list[Measured] = []
     found: dict[str, Any] = {}
-    for done, curve in enumerate(curves, start=1):
-        tables, regression = [], False
-        for run in curve.runs:
-            learner, _ = loaded(run, which)
-            use_precision(learner, curve.config)
-            warn_of_other_data(run, curve.config.data, streams[run])
-            results = evaluate_stream(
-                learner.to(ranks.device),
-                streams[run],
-                tasks,
-                # The loss and the gradient at a point are known once a step is taken from there.
-                steps=last + 1,
-                every_step=True,
-                ranks=ranks,
-                title=f"convergence {done}/{len(curves)}: {run.name}",
-            )
-            regression = results[0].accuracies is None
-            tables.append(
-                [
-                    [r.support_losses for r in results],
-                    [r.grad_norms for r in results],
-                    [(r.accuracies or r.losses)[: last + 1] for r in results],
-                ]
-            )
-        measured.append(Measured(curve, *torch.tensor(tables, dtype=torch.float64).unbind(1)))
-        found = describe(measured, protocol, "mse" if regression else "accuracy")
-        found["missing"] = [c.label for c in curves[done:]]
-        write_convergence(found, out)
+    try:
+        for done, curve in enumerate(curves, start=1):
+            tables, regression = [], False
+            for run in curve.runs:
+                learner, _ = loaded(run, which)
+                use_precision(learner, curve.config)
+                warn_of_other_data(run, curve.config.data, streams[run])
+                results = evaluate_stream(
+                    learner.to(ranks.device),
+                    streams[run],
+                    tasks,
+                    # Loss and gradient at a point are known once a step is taken from there.
+                    steps=last + 1,
+                    every_step=True,
+                    ranks=ranks,
+                    title=f"convergence {done}/{len(curves)}: {run.name}",
+                )
+                regression = results[0].accuracies is None
+                tables.append(
+                    [
+                        [r.support_losses for r in results],
+                        [r.grad_norms for r in results],
+                        [(r.accuracies or r.losses)[: last + 1] for r in results],
+                    ]
+                )
+            measured.append(Measured(curve, *torch.tensor(tables, dtype=torch.float64).unbind(1)))
+            found = describe(measured, protocol, "mse" if regression else "accuracy")
+            found["missing"] = [c.label for c in curves[done:]]
+            write_numbers(found, out)
+    finally:
+        # An interruption leaves the picture of what was finished.
+        if found:
+            write_figure(found, out)
     return found
 
 

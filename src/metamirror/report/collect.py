@@ -132,13 +132,14 @@ def _attempt(run: Run, read: Callable[[], T]) -> T | None:
     try:
         return read()
     except (ValueError, OSError) as error:
-        run.problems.append(_in_short(error, run.path))
+        run.problems.append(in_short(error, run.path))
         return None
 
 
-def _in_short(error: Exception, folder: Path) -> str:
+def in_short(error: Exception, folder: Path) -> str:
     """A complaint for the page, on which the place of a folder on this machine has no business."""
-    return " ".join(str(error).replace(f"{folder}{os.sep}", "").split())[:MOST_WORDS]
+    text = str(error).replace(f"{folder}{os.sep}", "").replace(str(folder), folder.name)
+    return " ".join(text.split())[:MOST_WORDS]
 
 
 def _metrics(run: Run) -> list[Line]:
@@ -179,7 +180,7 @@ def document(folder: Path, name: str, problems: list[str]) -> dict[str, Any] | N
     try:
         found = read_json(folder / name)
     except (ValueError, OSError) as error:
-        problems.append(_in_short(error, folder))
+        problems.append(in_short(error, folder))
         return None
     if not isinstance(found, dict):
         problems.append(f"{name} holds {type(found).__name__}, and a table was expected")

@@ -28,10 +28,14 @@ LINEAR = ("accuracy",)
 """Measures on a linear axis; the others fall by orders of magnitude."""
 
 
-def write_convergence(found: dict[str, Any], out: Path) -> None:
-    """Writes convergence.json, .csv, .svg and .png."""
+def write_numbers(found: dict[str, Any], out: Path) -> None:
+    """Writes convergence.json and .csv."""
     write_json(out / f"{NAME}.json", found)
     write_atomically(out / f"{NAME}.csv", as_csv(found).encode())
+
+
+def write_figure(found: dict[str, Any], out: Path) -> None:
+    """Writes convergence.svg and .png."""
     figure = draw(found)
     # Text stays text, and the same numbers give the same bytes.
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": NAME}):

@@ -10,7 +10,7 @@ from typing import Any
 from metamirror.experiments.inspection import inspect_run
 from metamirror.progress import Progress
 from metamirror.report.charts import Dot, dot_chart, legend
-from metamirror.report.collect import MOST_WORDS, Run
+from metamirror.report.collect import Run, in_short
 from metamirror.report.geometry import describe_geometry, verdict_in_words
 from metamirror.report.markup import Child, Markup, table, tag
 from metamirror.report.styles import style_of
@@ -47,7 +47,7 @@ def geometry_section(runs: Sequence[Run], seconds: float, data_dir: Path | None)
                 )
             except (ValueError, OSError, RuntimeError, KeyError, TypeError) as error:
                 # Whatever is wrong with one run, the page has to tell of the others.
-                problems.append(f"{run.name} cannot be inspected: {_one_line(error)}")
+                problems.append(f"{run.name} cannot be inspected: {in_short(error, run.path)}")
             progress.update(done, run.name)
     groups: dict[tuple[str, int], list[Run]] = {}
     for (data, _, shots), run in chosen.items():
@@ -62,10 +62,6 @@ def geometry_section(runs: Sequence[Run], seconds: float, data_dir: Path | None)
 
 def _seed(run: Run) -> int:
     return 0 if run.config is None else run.config.seed
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:MOST_WORDS]
 
 
 def _verdicts(group: list[Run], found: dict[str, dict[str, Any]]) -> list[Markup]:
