@@ -99,12 +99,13 @@ def line_chart(
     log: bool = False,
     marks: Sequence[float] = (),
 ) -> Markup:
-    """Lines with their intervals; `marks` are dotted verticals."""
+    """Lines over whole numbers, with their intervals; `marks` are dotted verticals."""
     series = [_plottable(s, log) for s in series]
     x = scale_for([p[0] for s in series for p in s.points] + list(marks), LEFT, WIDTH - RIGHT)
     ends = [y for s in series for y in _band_ends(s)]
     y = scale_for(ends, HEIGHT - BOTTOM, TOP, log)
-    inside: list[Markup] = [*_y_axis(y), *_x_axis(x, x_label, HEIGHT)]
+    ticks = [t for t in x.ticks() if t == round(t)]
+    inside: list[Markup] = [*_y_axis(y), *_x_axis(x, ticks, x_label, HEIGHT)]
     inside += [_vertical(x(mark), HEIGHT, "mark") for mark in marks]
     for s in series:
         if s.half:
@@ -142,7 +143,7 @@ def dot_chart(
     left = min(180, 14 + 6.2 * max((len(name) for name, _ in rows), default=1))
     every = [v for _, dots in rows for d in dots for v in (d.value, d.low, d.high) if v is not None]
     x = scale_for(every + ([] if mark is None else [mark]), left, WIDTH - RIGHT, log)
-    inside = _x_axis(x, x_label, bottom + BOTTOM)
+    inside = _x_axis(x, x.ticks(), x_label, bottom + BOTTOM)
     if mark is not None:
         inside.append(_vertical(x(mark), bottom + BOTTOM, "mark"))
     for i, (name, dots) in enumerate(rows):
@@ -242,11 +243,11 @@ def _vertical(x: float, height: float, kind: str) -> Markup:
     return tag("line", x1=x, x2=x, y1=TOP, y2=height - BOTTOM, class_=kind)
 
 
-def _x_axis(x: Scale, label: str, height: float) -> list[Markup]:
+def _x_axis(x: Scale, ticks: list[float], label: str, height: float) -> list[Markup]:
     base = height - BOTTOM
-    parts = [_vertical(x(t), height, "grid") for t in x.ticks()]
+    parts = [_vertical(x(t), height, "grid") for t in ticks]
     parts.append(tag("line", x1=x.start, x2=x.end, y1=base, y2=base, class_="axis"))
-    parts += [tag("text", f"{t:g}", x=x(t), y=base + 15, text_anchor="middle") for t in x.ticks()]
+    parts += [tag("text", f"{t:g}", x=x(t), y=base + 15, text_anchor="middle") for t in ticks]
     middle = (x.start + x.end) / 2
     parts.append(tag("text", label, x=middle, y=base + 32, text_anchor="middle", class_="label"))
     return parts

@@ -151,7 +151,7 @@ def _against(curve: dict[str, Any], comparable: list[float], reference: str) -> 
     reached = (
         f"not reached in {curve['points'][-1]['k']} steps"
         if target["reached_at"] is None
-        else f"reached in {target['reached_at']} steps"
+        else f"reached at k = {target['reached_at']}"
     )
     return [
         f"{verdict} {reference} (difference {loss['difference']:+.4g}, 95 % "

@@ -73,7 +73,7 @@ def _verdicts(group: list[Run], found: dict[str, dict[str, Any]]) -> list[Markup
         whole = tag(
             "details",
             tag("summary", verdict_in_words(seen)),
-            tag("ul", [tag("li", line.strip()) for line in describe_geometry(seen)[1:]]),
+            tag("ul", [_item(line) for line in describe_geometry(seen)[1:]]),
         )
         bounds = seen["map_bounds"]
         slopes = "" if bounds is None else f"{bounds[0]:.3g} to {bounds[1]:.3g}"
@@ -92,6 +92,10 @@ def _verdicts(group: list[Run], found: dict[str, dict[str, Any]]) -> list[Markup
         f"RUN looks closer."
     )
     return [tag("p", note, class_="note"), table(head, rows)]
+
+
+def _item(line: str) -> Markup:
+    return tag("li", line.strip(), class_="inner" if line.startswith(" ") else None)
 
 
 def _step_sizes(group: list[Run], found: dict[str, dict[str, Any]]) -> list[Markup]:

@@ -20,6 +20,10 @@ MOST_CHANGED = 12
 
 def runs_section(runs: Sequence[Run]) -> list[Markup]:
     """A line for each run."""
+    head = ["run", "method", "data", "shots", "seed", "state"]
+    scores = {"best validation": _validation, "test ± 95 %": _test}
+    # A column without any entry would only take room.
+    scores = {title: score for title, score in scores.items() if any(map(score, runs))}
     rows: list[list[Child]] = []
     for run in runs:
         config = run.settings
@@ -28,13 +32,12 @@ def runs_section(runs: Sequence[Run]) -> list[Markup]:
         good = run.status == "finished" and not run.problems
         status = tag("span", run.status, class_="good" if good else "bad")
         cells.append(tag("td", status, [tag("small", p) for p in run.problems]))
-        cells += [tag("td", text, class_="number") for text in (_validation(run), _test(run))]
+        cells += [tag("td", score(run), class_="number") for score in scores.values()]
         rows.append(cells)
-    head = ("run", "method", "data", "shots", "seed", "state", "best validation", "test ± 95 %")
     damaged = sum(run.config is None for run in runs)
     words = f"{len(runs)} run{'s' if len(runs) > 1 else ''}"
     words += f", of which {damaged} cannot be read" if damaged else ""
-    return [tag("p", f"{words}.", class_="note"), table(head, rows)]
+    return [tag("p", f"{words}.", class_="note"), table([*head, *scores], rows)]
 
 
 def _validation(run: Run) -> str:

@@ -68,6 +68,7 @@ details { margin: .2rem 0; } summary { cursor: pointer; }
 details > section, details > div { margin-left: 1rem; }
 summary > small { display: inline; margin-left: .8rem; }
 td details ul { margin: .3rem 0; padding-left: 1.1rem; color: var(--soft); }
+td details .inner { list-style: none; padding-left: 1rem; }
 dl { margin: 0; display: grid; gap: 0 1.5rem; font-size: .82rem;
   grid-template-columns: repeat(auto-fill, minmax(min(100%, 15rem), 1fr)); }
 dl > div { display: flex; justify-content: space-between; gap: 1rem;
