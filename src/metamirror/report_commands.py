@@ -13,7 +13,7 @@ from metamirror.files import to_json
 from metamirror.report.convergence_figure import NAME, describe_convergence
 from metamirror.report.page import write_report
 
-Runs = Annotated[tuple[Path, ...], tyro.conf.Positional]
+Runs = Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN [RUN ...]")]
 
 
 def convergence(

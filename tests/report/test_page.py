@@ -259,6 +259,15 @@ def test_forty_runs_fit_a_page(tmp_path: Path):
     assert all(f"cells/run-{i}" in page.text for i in range(40))
 
 
+def test_seeds_are_averaged_and_other_settings_are_told_apart(tmp_path: Path):
+    for seed in (0, 1):
+        fake_run(tmp_path / f"adam-{seed}", method="metasgd", seed=seed)
+    fake_run(tmp_path / "sgd", method="metasgd", optimizer="sgd")
+    page = read(tmp_path, inspect_seconds=0)
+    assert "metasgd: mean of 2 runs" in page.text
+    assert "metasgd optimizer=sgd: sgd" in page.text
+
+
 def test_a_run_is_a_folder_of_one_run(tmp_path: Path):
     fake_run(tmp_path / "run")
     assert "1 run." in read(tmp_path / "run", inspect_seconds=0).text

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from metamirror.build import build_stream, use_precision
-from metamirror.config import RunConfig, difference, load_config
+from metamirror.config import RunConfig, labels_of, load_config
 from metamirror.data import TaskStream
 from metamirror.device import choose_device
 from metamirror.distributed import Ranks
@@ -145,17 +145,10 @@ def group(runs: Sequence[Path]) -> list[Curve]:
                 f"({config.seed}): give each of them once"
             )
         seeds[config.seed] = run
+    labels = labels_of(together)
     return [
-        Curve(_label(config, list(together)), tuple(seeds.values()), config)
-        for config, seeds in together.items()
+        Curve(labels[config], tuple(seeds.values()), config) for config, seeds in together.items()
     ]
-
-
-def _label(config: RunConfig, others: list[RunConfig]) -> str:
-    """The method, and what tells it from other curves of the same method."""
-    rivals = [other for other in others if other.method == config.method]
-    keys = sorted({key for other in rivals for key in difference(config, other)})
-    return " ".join([config.method, *(f"{key}={getattr(config, key)}" for key in keys)])
 
 
 def same_tasks(streams: dict[Path, TaskStream]) -> dict[str, Any]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from metamirror.config import RunConfig, load_config
+from metamirror.config import RunConfig, labels_of, load_config
 from metamirror.evaluate import FOLDER as EVALUATIONS
 from metamirror.files import read_json
 from metamirror.methods import METHODS
@@ -171,6 +171,26 @@ def number(value: object) -> float | None:
         return float(value) if math.isfinite(value) else None
     except OverflowError:
         return None
+
+
+def alike(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
+    """Readable runs with what to call them; those that differ in their seed alone are together."""
+    labels = labels_of(run.config for run in runs if run.config is not None)
+    together: dict[str, list[Run]] = {label: [] for label in labels.values()}
+    for run in runs:
+        if run.config is not None:
+            together[labels[replace(run.config, seed=0)]].append(run)
+    return list(together.items())
+
+
+def on_same_tasks(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """Readable runs by their data and shots, in words."""
+    together: dict[str, list[Run]] = {}
+    for run in runs:
+        if run.config is not None:
+            title = f"{run.config.data}, {run.config.shots}-shot"
+            together.setdefault(title, []).append(run)
+    return together
 
 
 def document(folder: Path, name: str, problems: list[str]) -> dict[str, Any] | None:

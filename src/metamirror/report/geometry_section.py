@@ -4,70 +4,67 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from metamirror.experiments.inspection import inspect_run
 from metamirror.progress import Progress
 from metamirror.report.charts import Dot, dot_chart, legend
-from metamirror.report.collect import Run, in_short
+from metamirror.report.collect import Run, alike, in_short, on_same_tasks
 from metamirror.report.geometry import describe_geometry, verdict_in_words
 from metamirror.report.markup import Child, Markup, table, tag
-from metamirror.report.styles import style_of
+from metamirror.report.styles import styles_of
 
 TASKS, POINTS = 1, 2
 """Of each inspection: enough for a page; `metamirror inspect` looks closer."""
 
 
+@dataclass(frozen=True)
+class Inspected:
+    """One run of a method, and what `inspect_run` says of it."""
+
+    label: str
+    run: Run
+    found: dict[str, Any]
+
+
 def geometry_section(runs: Sequence[Run], seconds: float, data_dir: Path | None) -> list[Markup]:
-    """The first run of each method on the same tasks, inspected while there is time."""
-    chosen: dict[tuple[str, str, int], Run] = {}
-    for run in runs:
-        if run.config is not None:
-            key = (run.config.data, run.method, run.config.shots)
-            if key not in chosen or (run.step, -run.config.seed) > (
-                chosen[key].step,
-                -_seed(chosen[key]),
-            ):
-                chosen[key] = run
+    """One run of each method on the same tasks, inspected while there is time."""
+    chosen = [
+        # Of several seeds, the first of those that have come furthest.
+        (title, label, max(some, key=lambda run: run.step))
+        for title, group in on_same_tasks(runs).items()
+        for label, some in alike(group)
+    ]
     if not chosen or seconds <= 0:
         return []
-    found: dict[str, dict[str, Any]] = {}
+    groups: dict[str, list[Inspected]] = {}
     problems: list[str] = []
     deadline = time.monotonic() + seconds
     with Progress("inspect geometry", len(chosen)) as progress:
-        for done, run in enumerate(chosen.values(), start=1):
+        for done, (title, label, run) in enumerate(chosen):
             if time.monotonic() > deadline:
-                left = ", ".join(r.name for r in list(chosen.values())[done - 1 :])
+                left = ", ".join(run.name for _, _, run in chosen[done:])
                 problems.append(f"not inspected, after {seconds:g} seconds: {left}")
                 break
             try:
-                found[run.name] = inspect_run(
-                    run.path, tasks=TASKS, points=POINTS, data_dir=data_dir
-                )
+                found = inspect_run(run.path, tasks=TASKS, points=POINTS, data_dir=data_dir)
+                groups.setdefault(title, []).append(Inspected(label, run, found))
             except (ValueError, OSError, RuntimeError, KeyError, TypeError) as error:
                 # Whatever is wrong with one run, the page has to tell of the others.
                 problems.append(f"{run.name} cannot be inspected: {in_short(error, run.path)}")
-            progress.update(done, run.name)
-    groups: dict[tuple[str, int], list[Run]] = {}
-    for (data, _, shots), run in chosen.items():
-        if run.name in found:
-            groups.setdefault((data, shots), []).append(run)
+            progress.update(done + 1, run.name)
     parts = [tag("p", problem, class_="problem") for problem in problems]
-    for (data, shots), group in groups.items():
-        parts += [tag("h3", f"{data}, {shots}-shot"), *_verdicts(group, found)]
-        parts += _step_sizes(group, found)
+    for title, group in groups.items():
+        parts += [tag("h3", title), *_verdicts(group), *_step_sizes(group)]
     return parts
 
 
-def _seed(run: Run) -> int:
-    return 0 if run.config is None else run.config.seed
-
-
-def _verdicts(group: list[Run], found: dict[str, dict[str, Any]]) -> list[Markup]:
+def _verdicts(group: list[Inspected]) -> list[Markup]:
     rows: list[list[Child]] = []
-    for run in group:
-        seen = found[run.name]
+    for one in group:
+        seen = one.found
         valid = {True: "yes", False: "no", None: "no answer"}[seen["is_mirror_map"]]
         kind = {True: "good", False: "bad", None: ""}[seen["is_mirror_map"]]
         whole = tag(
@@ -79,9 +76,9 @@ def _verdicts(group: list[Run], found: dict[str, dict[str, Any]]) -> list[Markup
         slopes = "" if bounds is None else f"{bounds[0]:.3g} to {bounds[1]:.3g}"
         rows.append(
             [
-                [run.method, tag("small", run.name)],
+                [one.label, tag("small", one.run.name)],
                 tag("td", tag("span", valid, class_=kind)),
-                tag("td", slopes, class_="number"),
+                tag("td", slopes.replace("-", "−"), class_="number"),
                 tag("td", whole, class_="wide"),
             ]
         )
@@ -98,22 +95,21 @@ def _item(line: str) -> Markup:
     return tag("li", line.strip(), class_="inner" if line.startswith(" ") else None)
 
 
-def _step_sizes(group: list[Run], found: dict[str, dict[str, Any]]) -> list[Markup]:
-    layers = dict.fromkeys(
-        layer for run in group for layer in found[run.name]["effective_step_sizes"]
-    )
+def _step_sizes(group: list[Inspected]) -> list[Markup]:
+    styles = styles_of(one.run.method for one in group)
+    sizes = [one.found["effective_step_sizes"] for one in group]
     rows = [
         (
             layer,
             [
-                Dot(run.method, style_of(run.method), size)
-                for run in group
-                if (size := found[run.name]["effective_step_sizes"].get(layer, 0)) > 0
+                Dot(one.label, style, own[layer])
+                for one, style, own in zip(group, styles, sizes, strict=True)
+                if own.get(layer, 0) > 0
             ],
         )
-        for layer in layers
+        for layer in dict.fromkeys(layer for own in sizes for layer in own)
     ]
-    rates = {found[run.name]["lr"] for run in group}
+    rates = {one.found["lr"] for one in group}
     chart = dot_chart(
         rows,
         title="effective step size of each layer",
@@ -121,5 +117,5 @@ def _step_sizes(group: list[Run], found: dict[str, dict[str, Any]]) -> list[Mark
         log=True,
         mark=rates.pop() if len(rates) == 1 else None,
     )
-    names = legend((run.method, style_of(run.method)) for run in group)
+    names = legend(zip((one.label for one in group), styles, strict=True))
     return [names, tag("div", chart, class_="charts single")]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from metamirror.report.charts import Series, legend, line_chart, thinned
-from metamirror.report.collect import Run, number
+from metamirror.report.collect import Run, alike, number, on_same_tasks
 from metamirror.report.markup import Child, Markup, table, tag
-from metamirror.report.styles import style_of
+from metamirror.report.styles import Style, styles_of
 
 CURVES = {
     "loss": "meta-loss in training",
@@ -63,49 +63,41 @@ def _test(run: Run) -> str:
 
 def curves_section(runs: Sequence[Run]) -> list[Markup]:
     """Training loss and validation against the iteration, for runs on the same tasks together."""
-    together: dict[tuple[str, int], list[Run]] = {}
-    for run in runs:
-        if run.config is not None and run.metrics:
-            together.setdefault((run.config.data, run.config.shots), []).append(run)
     parts: list[Markup] = []
-    for (data, shots), group in together.items():
+    for title, group in on_same_tasks([run for run in runs if run.metrics]).items():
+        curves = alike(group)
+        styles = styles_of(some[0].method for _, some in curves)
         charts = []
-        for name, title in CURVES.items():
-            series = _series([run for run in group if run.curve(name)], name)
+        for name, heading in CURVES.items():
+            series = [
+                line
+                for (label, some), style in zip(curves, styles, strict=True)
+                for line in _lines(label, [run for run in some if run.curve(name)], name, style)
+            ]
             if series:
                 log = name == "val_mse"
-                charts.append(line_chart(series, title=title, x_label="outer iteration", log=log))
+                charts.append(line_chart(series, title=heading, x_label="outer iteration", log=log))
         if charts:
-            methods = dict.fromkeys(run.method for run in group)
-            names = legend((method, style_of(method)) for method in methods)
-            parts += [
-                tag("h3", f"{data}, {shots}-shot"),
-                names,
-                tag("div", charts, class_="charts"),
-            ]
+            names = legend(zip((label for label, _ in curves), styles, strict=True))
+            parts += [tag("h3", title), names, tag("div", charts, class_="charts")]
     return parts
 
 
-def _series(runs: Sequence[Run], name: str) -> list[Series]:
-    """A line for each method: the mean over its runs, which stay faintly behind it."""
-    methods: dict[str, list[Run]] = {}
-    for run in runs:
-        methods.setdefault(run.method, []).append(run)
-    series = []
-    for method, group in methods.items():
-        # Runs that stopped early would end the mean where they ended.
-        furthest = max(run.step for run in group)
-        curves = [dict(run.curve(name)) for run in group if run.step == furthest]
-        shared = [step for step in curves[0] if all(step in curve for curve in curves)]
-        mean = [(step, sum(c[step] for c in curves) / len(curves)) for step in shared]
-        label = f"{method}, mean of {len(curves)} runs" if len(group) > 1 else group[0].name
-        series.append(Series(label, style_of(method), thinned(mean)))
-        if len(group) > 1:
-            series += [
-                Series(run.name, style_of(method), thinned(run.curve(name)), faint=True)
-                for run in group
-            ]
-    return series
+def _lines(label: str, runs: Sequence[Run], name: str, style: Style) -> list[Series]:
+    """The mean over runs of several seeds, and each of them faintly behind it."""
+    if not runs:
+        return []
+    # Runs that stopped early would end the mean where they ended.
+    furthest = max(run.step for run in runs)
+    curves = [dict(run.curve(name)) for run in runs if run.step == furthest]
+    shared = [step for step in curves[0] if all(step in curve for curve in curves)]
+    mean = [(step, sum(c[step] for c in curves) / len(curves)) for step in shared]
+    if len(runs) == 1:
+        return [Series(f"{label}: {runs[0].name}", style, thinned(mean))]
+    return [
+        Series(f"{label}: mean of {len(curves)} runs", style, thinned(mean)),
+        *(Series(run.name, style, thinned(run.curve(name)), faint=True) for run in runs),
+    ]
 
 
 def configurations_section(runs: Sequence[Run]) -> list[Markup]:
