@@ -40,8 +40,8 @@ class TaskResult:
 
     losses: tuple[float, ...]
     accuracies: tuple[float, ...] | None
-    support_losses: tuple[float, ...]
-    grad_norms: tuple[float, ...]
+    support_losses: tuple[float, ...] = ()
+    grad_norms: tuple[float, ...] = ()
 
     @property
     def loss(self) -> float:

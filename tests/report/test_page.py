@@ -185,6 +185,17 @@ def test_everything_beside_the_runs_is_shown(tmp_path: Path):
     assert "<strong>40.00" not in found
 
 
+def test_a_row_that_lost_a_seed_says_so_beside_its_figures(tmp_path: Path):
+    found = fake_table()
+    found["protocol"]["line"] = "everything in one line"
+    found["rows"][1] |= {"status": "failed", "reason": "seed 1: diverged", "note": "one of two"}
+    (tmp_path / "table.json").write_text(json.dumps(found))
+    text = read(tmp_path).text  # without any run, but with a table
+    assert "43.21 ± 0.50 failed seed 1: diverged" in text
+    assert "one of two" in text
+    assert "everything in one line" in text
+
+
 def test_hostile_names_and_files_stay_text(tmp_path: Path):
     # A name may hold anything but a slash.
     name = HOSTILE.replace("/", "")
@@ -327,7 +338,8 @@ def test_thinning_keeps_the_mean_and_the_last_step():
 def test_every_method_has_a_look_of_its_own():
     styles = [style_of(method) for method in mm.METHODS]
     assert len({style.index for style in styles}) == len(mm.METHODS)
-    assert style_of("blockiaf:variant=released").index == style_of("blockiaf").index
+    for variant in ("blockiaf:variant=released", "blockiaf-1shot"):
+        assert style_of(variant) == style_of("blockiaf")
     assert len(PALETTE) == len(MARKERS) == marker_symbols().count("<symbol")
 
 

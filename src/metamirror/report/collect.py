@@ -89,11 +89,6 @@ def collect(folder: Path) -> list[Run]:
         raise ValueError(f"there is no folder {folder}")
     runs = [_read(path, folder) for path in sorted(_run_folders(folder))]
     runs.sort(key=_place)
-    if not runs:
-        raise ValueError(
-            f"{folder} holds no run: neither it nor a folder below it has a {CONFIG}; name a "
-            f"folder that `metamirror train --out` or `compare --out` has written"
-        )
     return runs
 
 

@@ -14,6 +14,7 @@ from metamirror.report.results_section import results_section
 from metamirror.report.runs_section import configurations_section, curves_section, runs_section
 from metamirror.report.study_sections import convergence_section, cost_section
 from metamirror.report.stylesheet import stylesheet
+from metamirror.run_folder import CONFIG
 from metamirror.version import __version__
 
 PAGE = "report.html"
@@ -38,9 +39,15 @@ def write_report(
     results, convergence, cost = (
         document(folder, f"{name}.json", problems) for name in ("table", CONVERGENCE, "cost")
     )
+    # A comparison whose runs have all failed to start still has its table.
+    if not runs and results is None:
+        raise ValueError(
+            f"{folder} holds no run: neither it nor a folder below it has a {CONFIG}; name a "
+            f"folder that `metamirror train --out` or `compare --out` has written"
+        )
     sections: dict[str, list[Markup]] = {
         "Results": results_section(results) if results else [],
-        "Runs": runs_section(runs),
+        "Runs": runs_section(runs) if runs else [],
         "Learning curves": curves_section(runs),
         "Convergence": convergence_section(convergence) if convergence else [],
         "Cost of a meta-iteration": cost_section(cost) if cost else [],

@@ -15,18 +15,18 @@ Row = dict[str, Any]
 
 def results_section(found: dict[str, Any]) -> list[Markup]:
     """From table.json; a row that has failed or is missing says so."""
-    rows = entries(found.get("rows"))
+    rows, protocol = entries(found.get("rows")), mapping(found.get("protocol"))
     measure = "mse" if any("mse" in row for row in rows) else "accuracy"
     shots = sorted({number(row.get("shots")) or 0 for row in rows})
     controls = [row for row in rows if row.get("kind") == "control"]
     methods = [row for row in rows if row.get("kind") != "control"]
     unit = "mean squared error" if measure == "mse" else "accuracy in %"
     parts = [
-        tag("p", protocol_in_words(mapping(found.get("protocol"))), class_="protocol"),
+        tag("p", str(protocol.get("line") or protocol_in_words(protocol)), class_="protocol"),
         tag(
             "p",
-            f"{unit[0].upper()}{unit[1:]} ± 95 % interval on test tasks; in bold the best method "
-            f"and all within its interval.",
+            f"{unit[0].upper()}{unit[1:]} ± 95 % interval on test tasks; in bold the best and all "
+            f"within its interval.",
             class_="note",
         ),
         _table(methods, shots, measure),
@@ -76,6 +76,7 @@ def _table(rows: list[Row], shots: list[float], measure: str) -> Markup:
                 name,
                 tag("small", method) if name != method else None,
                 tag("small", ", ".join(kind), class_="narrow") if any(kind) else None,
+                [tag("small", _text(first["note"])[:MOST_WORDS])] if first.get("note") else None,
             ],
             *(tag("td", word, class_="broad") for word in kind),
         ]
@@ -97,10 +98,13 @@ def _table(rows: list[Row], shots: list[float], measure: str) -> Markup:
 def _figure(row: Row, measure: str) -> Markup:
     """A cell: the mean with its interval, or why there is none."""
     value, half = number(row.get(measure)), number(row.get("ci95"))
-    if value is None:
+    wrong: list[Child] = []
+    if row and row.get("status") != "done":
+        # Even a row with figures may have lost a seed.
         reason = _text(row.get("reason"))[:MOST_WORDS]
-        word = _text(row.get("status")) if row else ""
-        return tag("td", tag("span", word, class_="bad"), reason and tag("small", reason))
+        wrong = [tag("span", _text(row.get("status")), class_="bad"), tag("small", reason)]
+    if value is None:
+        return tag("td", wrong)
     digits = 4 if measure == "mse" else 2
     text = f"{value:.{digits}f}" + ("" if half is None else f" ± {half:.{digits}f}")
     shown = tag("strong", text) if row.get("bold") is True else text
@@ -109,7 +113,9 @@ def _figure(row: Row, measure: str) -> Markup:
         for seed in entries(row.get("seeds"))
         if (score := number(seed.get(measure))) is not None
     ]
-    return tag("td", shown, class_="number", title="; ".join(seeds) or None)
+    return tag(
+        "td", shown, tag("div", wrong) if wrong else None, class_="number", title="; ".join(seeds)
+    )
 
 
 def _differences(rows: list[Row], shots: list[float], measure: str) -> list[Markup]:

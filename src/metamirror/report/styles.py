@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -48,8 +49,8 @@ class Style:
 
 
 def style_of(method: str) -> Style:
-    """The style of a method, by its place in the registry; its options may follow its name."""
-    key = method.partition(":")[0]
+    """The style of a method, by its place in the registry; anything may follow its name."""
+    key = re.split(r"\W", method, maxsplit=1)[0]
     keys = list(METHODS)
     return Style((keys.index(key) if key in keys else len(PALETTE) - 1) % len(PALETTE))
 

@@ -47,7 +47,7 @@ thead .number { white-space: normal; }
 .bars { width: 30%; min-width: 7rem; vertical-align: middle; }
 .bar { display: block; height: .7rem; border-radius: 2px; background: var(--c); }
 .wide { min-width: 16rem; }
-td small { max-width: 24rem; min-width: 8rem; overflow-wrap: anywhere; }
+td small { max-width: 24rem; white-space: normal; min-width: 8rem; overflow-wrap: anywhere; }
 .charts { display: grid; gap: 1rem; margin: .6rem 0;
   grid-template-columns: repeat(auto-fill, minmax(min(100%, 22rem), 1fr)); }
 .charts.single { max-width: 32rem; }
