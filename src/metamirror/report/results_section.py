@@ -143,7 +143,9 @@ def _differences(rows: list[Row], shots: list[float], measure: str) -> list[Mark
             picture.append((name, [Dot(name, style_of(method), mean, low, high)]))
         if picture:
             title = f"{count:g}-shot: difference to MAML, paired 95 % interval"
-            charts.append(dot_chart(picture, title=title, x_label=unit, mark=0.0))
+            better = "left" if measure == "mse" else "right"
+            label = f"{unit}; {better} is better"
+            charts.append(dot_chart(picture, title=title, x_label=label, mark=0.0))
     if not lines:
         return []
     head = ("method", "shots", f"difference, {unit}", "95 % interval", "zero excluded")
