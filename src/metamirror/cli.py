@@ -271,8 +271,8 @@ COMMANDS: dict[str, Command | Group] = {
     "data": Group("Data sets: what there is, what is installed, and how it looks.", DATA_COMMANDS),
     "train": train_from(DEFAULTS),
     "evaluate": evaluate,
-    "inspect": inspect,
     **REPORT_COMMANDS,
+    "inspect": inspect,
     "quickstart": quickstart,
 }
 
