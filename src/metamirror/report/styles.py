@@ -11,17 +11,20 @@ from metamirror.methods import METHODS
 
 PALETTE = (
     ("#3c4048", "#d5d9e0"),
-    ("#b87500", "#f0ad2e"),
-    ("#2b95cc", "#6cc4f5"),
-    ("#008a64", "#2fc79a"),
-    ("#0a5fa8", "#5b9bea"),
-    ("#c0588f", "#e59cc5"),
-    ("#86692f", "#c9aa70"),
-    ("#d1480a", "#ff7a3d"),
-    ("#6a3fb5", "#b08cff"),
-    ("#868c96", "#8f97a3"),
+    ("#e97602", "#ff9c00"),
+    ("#009ce6", "#63c8ff"),
+    ("#1e7754", "#00ff70"),
+    ("#0044fe", "#8093fd"),
+    ("#9c4c8b", "#c55ab5"),
+    ("#b58f54", "#b4a369"),
+    ("#962900", "#e53009"),
+    ("#5d0097", "#8f52ff"),
+    ("#979797", "#797879"),
 )
-"""On light and on dark ground, after Okabe and Ito: told apart by hue, lightness and marker."""
+"""On light and on dark ground; any two can be told apart without red, green or blue cones.
+
+The markers differ as well, for print in grey.
+"""
 
 MARKERS = "os^vDPX*ph"
 """As matplotlib names them."""
