@@ -157,5 +157,5 @@ def test_a_model_that_answers_nothing_is_right_about_nothing():
     torch.nn.init.constant_(broken.weight, float("nan"))
     task = mm.Task(*(mm.Batch(torch.rand(4, 3), torch.tensor([0, 0, 1, 1])) for _ in range(2)))
     learner = mm.make_learner("maml", broken, steps=1)
-    found = _judged(learner, task, 1, False, 0)
+    found, _ = _judged(learner, task, 1, False, 0)
     assert found[1].item() == 0

@@ -40,6 +40,7 @@ from metamirror.methods import METHODS
 from metamirror.models import Conv4
 from metamirror.report.cost import cost_table
 from metamirror.report.geometry import describe_geometry, plot_geometry
+from metamirror.report_commands import REPORT_COMMANDS
 from metamirror.train import train as run_training
 
 RunFolder = Annotated[Path, tyro.conf.Positional]
@@ -323,6 +324,7 @@ COMMANDS: dict[str, Command | Group] = {
     "data": Group("Data sets: what there is, what is installed, and how it looks.", DATA_COMMANDS),
     "train": train_from(DEFAULTS),
     "evaluate": evaluate,
+    **REPORT_COMMANDS,
     "cost": cost,
     "inspect": inspect,
     "quickstart": quickstart,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import tomllib
-from dataclasses import MISSING, asdict, dataclass, fields
+from collections.abc import Iterable
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
@@ -148,6 +149,24 @@ def difference(config: RunConfig, other: RunConfig) -> list[str]:
     """The keys in which two configurations differ."""
     ours, theirs = asdict(config), asdict(other)
     return [key for key in ours if ours[key] != theirs[key]]
+
+
+def labels_of(configs: Iterable[RunConfig]) -> dict[RunConfig, str]:
+    """What to call runs that differ in more than their seed, by their configuration with seed 0.
+
+    The first of a method has its name; a further one says in what it differs from the first.
+
+    >>> slow = RunConfig("maml", lr=0.001, seed=3)
+    >>> list(labels_of([RunConfig("maml"), RunConfig("maml", seed=1), slow]).values())
+    ['maml', 'maml lr=0.001']
+    """
+    labels: dict[RunConfig, str] = {}
+    firsts: dict[str, RunConfig] = {}
+    for config in (replace(c, seed=0) for c in configs):
+        first = firsts.setdefault(config.method, config)
+        words = (f"{key}={getattr(config, key)}" for key in difference(config, first))
+        labels.setdefault(config, " ".join([config.method, *words]))
+    return labels
 
 
 def _read(path: Path) -> Any:

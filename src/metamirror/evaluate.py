@@ -30,15 +30,19 @@ FOLDER = "evaluations"
 
 @dataclass(frozen=True)
 class TaskResult:
-    """One task's query set, judged during adaptation.
+    """One task's query set, judged during adaptation, and what its support set went through.
 
     Attributes:
         losses: after every step that was looked at, the last one of which is K.
         accuracies: the same in percent; None for regression.
+        support_losses: before each of the K steps, k = 0..K-1.
+        grad_norms: the norm of the gradient in phi, at the same points.
     """
 
     losses: tuple[float, ...]
     accuracies: tuple[float, ...] | None
+    support_losses: tuple[float, ...] = ()
+    grad_norms: tuple[float, ...] = ()
 
     @property
     def loss(self) -> float:
@@ -60,6 +64,7 @@ def evaluate_stream(
     every_step: bool = False,
     ranks: Ranks = ALONE,
     quiet: bool = False,
+    title: str = "evaluate",
 ) -> list[TaskResult]:
     """Results on the first `count` tasks of a stream, shared out over the ranks.
 
@@ -67,45 +72,59 @@ def evaluate_stream(
     steps; each task is adapted to alone, so that the figures do not depend on the number of ranks.
     """
     steps = learner.steps if steps is None else check_steps(steps)
-    table = torch.zeros(2, count, steps + 1 if every_step else 1, dtype=torch.float64)
+    points = steps + 1 if every_step else 1
+    # In each row: query losses and shares of right answers, then support losses and gradient norms.
+    table = torch.zeros(count, 2 * points + 2 * steps, dtype=torch.float64)
     if ranks.device.type == "cuda":
         table = table.to(ranks.device)
     totals = torch.zeros(2, dtype=torch.float64)
     share = ranks.share(count)
 
-    def judged(double: Learner, i: int) -> Tensor:
+    def judged(double: Learner, i: int) -> tuple[Tensor, Tensor]:
         step, index = divmod(i, stream.batch)
         task, seed = place(stream.task(step, index), double), stream.seeds(step)[index]
         return _judged(double, task, steps, every_step, seed)
 
-    with Progress("evaluate", count, quiet=quiet or not ranks.first) as progress:
+    with Progress(title, count, quiet=quiet or not ranks.first) as progress:
         found = over_tasks(learner, judged, share)
-        for done, (i, figures) in enumerate(zip(share, found, strict=True), start=1):
-            table[:, i] = figures
-            totals += figures[:, -1]
+        for done, (i, (query, path)) in enumerate(zip(share, found, strict=True), start=1):
+            table[i] = torch.cat([query.flatten(), path.flatten()])
+            totals += query[:, -1]
             loss, right = (totals / done).tolist()
             note = f"loss {loss:.4f}" + (
                 f", accuracy {100 * right:.2f} %" if right == right else ""
             )
             progress.update(min(count, done * ranks.world), note)
-    losses, accuracies = ranks.add_up(table).tolist()
-    regression = bool(table[1].isnan().all())
+    parts = ranks.add_up(table).cpu().split([points, points, steps, steps], dim=1)
+    regression = bool(parts[1].isnan().all())
     return [
-        TaskResult(tuple(loss), None if regression else tuple(100 * share for share in right))
-        for loss, right in zip(losses, accuracies, strict=True)
+        TaskResult(
+            losses=tuple(loss),
+            accuracies=None if regression else tuple(100 * share for share in right),
+            support_losses=tuple(support),
+            grad_norms=tuple(norms),
+        )
+        for loss, right, support, norms in zip(*(part.tolist() for part in parts), strict=True)
     ]
 
 
-def _judged(learner: Learner, task: Task, steps: int, every_step: bool, seed: int) -> Tensor:
-    """Query losses, and below them the shares of right answers, at the points looked at."""
+def _judged(
+    learner: Learner, task: Task, steps: int, every_step: bool, seed: int
+) -> tuple[Tensor, Tensor]:
+    """Two tables, with a column for each point.
+
+    One has query losses and the shares of right answers at the points looked at, the other support
+    losses and gradient norms before each step.
+    """
     loss = learner.loss or loss_for(task.query.y)
     points = (
         learner.adaptations(task.support, steps=steps, seed=seed)
         if every_step
         else [learner.adapt(task.support, steps=steps, seed=seed)]
     )
-    rows = []
+    rows, path = [], []
     for adapted in points:
+        path.append(torch.stack([adapted.path.losses, adapted.path.grad_norms]).cpu().double())
         output = adapted(task.query.x)
         right = (
             float("nan")
@@ -117,7 +136,7 @@ def _judged(learner: Learner, task: Task, steps: int, every_step: bool, seed: in
             .item()
         )
         rows.append((loss(output, task.query.y).item(), right))
-    return torch.tensor(rows, dtype=torch.float64).T
+    return torch.tensor(rows, dtype=torch.float64).T, torch.cat(path, dim=1)
 
 
 def mean_and_interval(values: list[float]) -> tuple[float, float]:
@@ -175,11 +194,8 @@ def evaluate_run(
         learner.use_norm(norm)
     with joined_ranks(device) as ranks:
         stream = build_stream(config, split, batch=1, data_dir=data_dir)
-        if ranks.first and data_changed(recorded(run), stream.identity):
-            warn(
-                f"{config.data} is not what {run} was trained on: pictures or classes have changed "
-                f"since, and some may have been seen in training"
-            )
+        if ranks.first:
+            warn_of_other_data(run, config.data, stream)
         if not ranks.agree(step or 0):
             raise ValueError(f"{run} is still being trained: evaluate it when it has ended")
         learner = learner.to(ranks.device)
@@ -208,6 +224,15 @@ def evaluate_run(
             warn(f"the loss of {odd} of {tasks} tasks is not finite after {found['steps']} steps")
         _write(run, found, results)
     return found
+
+
+def warn_of_other_data(run: Path, data: str, stream: TaskStream) -> None:
+    """Says so where a run is judged on other data than it was trained on."""
+    if data_changed(recorded(run), stream.identity):
+        warn(
+            f"{data} is not what {run} was trained on: pictures or classes have changed since, and "
+            f"some may have been seen in training"
+        )
 
 
 def loaded(run: Path, which: Literal["best", "last"]) -> tuple[Learner, int | None]:

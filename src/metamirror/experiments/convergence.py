@@ -1,0 +1,266 @@
+"""The paper's Figure 1: support loss and gradient norm against the inner step k, on new tasks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from metamirror.build import build_stream, use_precision
+from metamirror.config import RunConfig, labels_of, load_config
+from metamirror.data import TaskStream
+from metamirror.device import choose_device
+from metamirror.distributed import Ranks
+from metamirror.evaluate import evaluate_stream, loaded, warn_of_other_data
+from metamirror.learner import check_steps
+from metamirror.options import parse_spec
+from metamirror.report.convergence_figure import write_figure, write_numbers
+
+REFERENCE = "maml"
+COMPARABLE = (0.5, 2.0)
+"""Within these ratios to MAML's, gradient norms at k = 0 count as comparable."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Runs that differ in nothing but their seed.
+
+    Attributes:
+        label: the method; with the settings that tell it from other curves of that method.
+        runs: the run folders.
+        config: of the first of them.
+    """
+
+    label: str
+    runs: tuple[Path, ...]
+    config: RunConfig
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a curve's runs did on the same tasks: each tensor is (seeds, tasks, k = 0..N)."""
+
+    curve: Curve
+    support_loss: Tensor
+    grad_norm: Tensor
+    query: Tensor
+
+
+def convergence(
+    runs: Sequence[Path],
+    out: Path,
+    *,
+    tasks: int = 1000,
+    steps: int | None = None,
+    split: str = "test",
+    which: Literal["best", "last"] = "best",
+    device: str = "auto",
+    data_dir: Path | None = None,
+) -> dict[str, Any]:
+    """Measures runs on the same new tasks and writes figure and figures into a folder.
+
+    Numbers are on disk after each curve, and an interruption leaves those that are finished.
+
+    Args:
+        runs: run folders; those that differ in their seed alone become one curve.
+        out: where convergence.svg, .png, .csv and .json go.
+        tasks: how many tasks; always the first ones of the split.
+        steps: N, the last k that is looked at; by default twice the largest trained K.
+        split: train, val or test.
+        which: the learner with the best validation score, or the last one.
+        device: auto, cpu, cuda or mps.
+        data_dir: where the data are, if not in the usual place.
+    """
+    if tasks < 2:
+        raise ValueError(f"tasks is {tasks}; an interval needs at least 2")
+    curves = group(runs)
+    streams = {
+        run: build_stream(load_config(run), split, batch=1, data_dir=data_dir)
+        for curve in curves
+        for run in curve.runs
+    }
+    protocol = same_tasks(streams)
+    last = 2 * max(c.config.steps for c in curves) if steps is None else check_steps(steps)
+    last = max(last, 1)
+    ranks = Ranks(choose_device(device))
+    protocol |= {"split": split, "tasks": tasks, "steps": last, "which": which}
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"{out} is a file: choose another folder with --out")
+    out.mkdir(parents=True, exist_ok=True)
+
+    measured: list[Measured] = []
+    found: dict[str, Any] = {}
+    try:
+        for done, curve in enumerate(curves, start=1):
+            tables, regression = [], False
+            for run in curve.runs:
+                learner, _ = loaded(run, which)
+                use_precision(learner, curve.config)
+                warn_of_other_data(run, curve.config.data, streams[run])
+                results = evaluate_stream(
+                    learner.to(ranks.device),
+                    streams[run],
+                    tasks,
+                    # Loss and gradient at a point are known once a step is taken from there.
+                    steps=last + 1,
+                    every_step=True,
+                    ranks=ranks,
+                    title=f"convergence {done}/{len(curves)}: {run.name}",
+                )
+                regression = results[0].accuracies is None
+                tables.append(
+                    [
+                        [r.support_losses for r in results],
+                        [r.grad_norms for r in results],
+                        [(r.accuracies or r.losses)[: last + 1] for r in results],
+                    ]
+                )
+            measured.append(Measured(curve, *torch.tensor(tables, dtype=torch.float64).unbind(1)))
+            found = describe(measured, protocol, "mse" if regression else "accuracy")
+            found["missing"] = [c.label for c in curves[done:]]
+            write_numbers(found, out)
+    finally:
+        # An interruption leaves the picture of what was finished.
+        if found:
+            write_figure(found, out)
+    return found
+
+
+def group(runs: Sequence[Path]) -> list[Curve]:
+    """Runs as curves, in the order given; those that differ in their seed alone belong together."""
+    if not runs:
+        raise ValueError("no run is given: name at least one run folder")
+    together: dict[RunConfig, dict[int, Path]] = {}
+    for run in runs:
+        config = load_config(run)
+        seeds = together.setdefault(replace(config, seed=0), {})
+        if config.seed in seeds:
+            raise ValueError(
+                f"{seeds[config.seed]} and {run} are runs of the same settings and seed "
+                f"({config.seed}): give each of them once"
+            )
+        seeds[config.seed] = run
+    labels = labels_of(together)
+    return [
+        Curve(labels[config], tuple(seeds.values()), config) for config, seeds in together.items()
+    ]
+
+
+def same_tasks(streams: dict[Path, TaskStream]) -> dict[str, Any]:
+    """What decides the tasks and their judgement, if it is the same for all runs."""
+    protocols = {}
+    for run, stream in streams.items():
+        config = load_config(run)
+        regression = stream.task(0, 0).query.y.is_floating_point()
+        protocols[run] = {
+            "data": config.data,
+            "ways": None if regression else stream.outputs,
+            "shots": stream.shots,
+            "queries": stream.queries,
+            "example": "x".join(map(str, stream.example_shape)),
+            "norm": config.norm,
+        }
+    (first, expected), *others = protocols.items()
+    for run, protocol in others:
+        for key, value in protocol.items():
+            if value != expected[key]:
+                raise ValueError(
+                    f"{run} has {key} {value} and {first} has {expected[key]}: runs on different "
+                    f"tasks cannot be compared; give those that agree in {', '.join(expected)}"
+                )
+    return expected
+
+
+def mean_and_interval(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Means of (seeds, tasks, ...) and half their 95 % intervals, over tasks and seeds.
+
+    Every seed sees the same tasks, so that the two vary independently: the variance of the mean is
+    that between tasks (of means over seeds) / tasks and that between seeds (of means over
+    tasks) / seeds. With one seed this is 1.96 std / sqrt(tasks), as everywhere else.
+    """
+    variance = values.mean(0).var(0) / values.shape[1]
+    if values.shape[0] > 1:
+        variance = variance + values.mean(1).var(0) / values.shape[0]
+    return values.mean((0, 1)), 1.96 * variance.sqrt()
+
+
+def describe(measured: list[Measured], protocol: dict[str, Any], measure: str) -> dict[str, Any]:
+    """Every curve with its intervals, and the paper's observations checked against MAML's."""
+    reference = next(
+        (m for m in measured if parse_spec(m.curve.config.method)[0] == REFERENCE), None
+    )
+    return {
+        "protocol": protocol,
+        "measure": measure,
+        "reference": None if reference is None else reference.curve.label,
+        "comparable": list(COMPARABLE),
+        "curves": [
+            {
+                "label": m.curve.label,
+                "method": m.curve.config.method,
+                "runs": [str(run) for run in m.curve.runs],
+                "seeds": [load_config(run).seed for run in m.curve.runs],
+                "trained_steps": m.curve.config.steps,
+                "points": _points(m, measure),
+                **(_observations(m, reference) if reference else {}),
+            }
+            for m in measured
+        ],
+    }
+
+
+def _points(measured: Measured, measure: str) -> list[dict[str, float | int]]:
+    columns: dict[str, list[float]] = {}
+    for name, values in (
+        ("support_loss", measured.support_loss),
+        ("grad_norm", measured.grad_norm),
+        (measure, measured.query),
+    ):
+        mean, interval = mean_and_interval(values)
+        columns |= {name: mean.tolist(), f"{name}_ci95": interval.tolist()}
+    return [
+        {"k": k, **{name: column[k] for name, column in columns.items()}}
+        for k in range(measured.query.shape[-1])
+    ]
+
+
+def _observations(own: Measured, reference: Measured) -> dict[str, Any]:
+    """The paper's two observations at k = 0, and how soon MAML's last support loss is reached."""
+    # Paired: every run has the same tasks. Seeds are not paired, and are averaged over.
+    gap = own.support_loss[..., 0].mean(0) - reference.support_loss[..., 0].mean(0)
+    between = sum(
+        (float(m.support_loss[..., 0].mean(1).var()) / m.support_loss.shape[0])
+        for m in (own, reference)
+        if m.support_loss.shape[0] > 1
+    )
+    half = 1.96 * (float(gap.var()) / len(gap) + between) ** 0.5
+    difference = float(gap.mean())
+    verdict = "no difference seen" if math.isfinite(difference) else "not finite"
+    if abs(difference) > half:
+        verdict = "lower" if difference < 0 else "higher"
+    ratio = float(own.grad_norm[..., 0].mean() / reference.grad_norm[..., 0].mean())
+    k = min(reference.curve.config.steps, own.support_loss.shape[-1] - 1)
+    target = reference.support_loss.mean((0, 1))[k]
+    reached = (own.support_loss.mean((0, 1)) <= target).nonzero()
+    return {
+        "initial_loss": {
+            "difference": difference,
+            "low": difference - half,
+            "high": difference + half,
+            "verdict": "reference" if own is reference else verdict,
+        },
+        "initial_grad_norm": {
+            "ratio": ratio,
+            "comparable": COMPARABLE[0] <= ratio <= COMPARABLE[1],
+        },
+        "reference_loss": {
+            "k": k,
+            "loss": float(target),
+            "reached_at": int(reached[0]) if len(reached) else None,
+        },
+    }

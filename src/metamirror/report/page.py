@@ -1,0 +1,99 @@
+"""One self-contained HTML page from any folder of runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from metamirror.files import write_atomically
+from metamirror.report.charts import marker_symbols
+from metamirror.report.collect import collect, document
+from metamirror.report.convergence_figure import NAME as CONVERGENCE
+from metamirror.report.geometry_section import geometry_section
+from metamirror.report.markup import Markup, join, tag
+from metamirror.report.results_section import results_section
+from metamirror.report.runs_section import configurations_section, curves_section, runs_section
+from metamirror.report.study_sections import convergence_section, cost_section
+from metamirror.report.stylesheet import stylesheet
+from metamirror.run_folder import CONFIG
+from metamirror.version import __version__
+
+PAGE = "report.html"
+# The browser itself refuses whatever would leave the page, or run in it.
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+
+
+def write_report(
+    folder: Path, *, inspect_seconds: float = 60.0, data_dir: Path | None = None
+) -> Path:
+    """Writes `report.html` into a folder of runs, from what stands in it and below it.
+
+    Runs that are unfinished or damaged are named in the page.
+
+    Args:
+        folder: of the runs; table.json, convergence.json and cost.json in it are shown as well.
+        inspect_seconds: how long the learned geometries may be looked at; 0 for not at all.
+        data_dir: where the data are, if not in the usual place.
+    """
+    runs = collect(folder)
+    problems: list[str] = []
+    results, convergence, cost = (
+        document(folder, f"{name}.json", problems) for name in ("table", CONVERGENCE, "cost")
+    )
+    # A comparison whose runs have all failed to start still has its table.
+    if not runs and results is None:
+        raise ValueError(
+            f"{folder} holds no run: neither it nor a folder below it has a {CONFIG}; name a "
+            f"folder that `metamirror train --out` or `compare --out` has written"
+        )
+    sections: dict[str, list[Markup]] = {
+        "Results": results_section(results) if results else [],
+        "Runs": runs_section(runs) if runs else [],
+        "Learning curves": curves_section(runs),
+        "Convergence": convergence_section(convergence) if convergence else [],
+        "Cost of a meta-iteration": cost_section(cost) if cost else [],
+        "Learned geometry": geometry_section(runs, inspect_seconds, data_dir),
+        "Configurations": configurations_section(runs),
+    }
+    page = _page(folder.resolve().name, {k: v for k, v in sections.items() if v}, problems)
+    path = folder / PAGE
+    write_atomically(path, page.encode())
+    return path
+
+
+def _page(name: str, sections: dict[str, list[Markup]], problems: list[str]) -> str:
+    identifiers = {title: title.lower().replace(" ", "-") for title in sections}
+    links = [tag("li", tag("a", title, href=f"#{i}")) for title, i in identifiers.items()]
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", http_equiv="Content-Security-Policy", content=POLICY),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="color-scheme", content="light dark"),
+        tag("meta", name="generator", content=f"metamirror {__version__}"),
+        tag("title", f"{name} – metamirror"),
+        # Our own text, in which nothing needs an escape.
+        tag("style", Markup(stylesheet())),
+    )
+    body = tag(
+        "body",
+        marker_symbols(),
+        tag(
+            "header",
+            tag("h1", name),
+            tag(
+                "p",
+                f"A report of metamirror {__version__}, from what stands on disk.",
+                class_="note",
+            ),
+            tag("nav", tag("ul", links)),
+            [tag("p", problem, class_="problem") for problem in problems],
+        ),
+        tag(
+            "main",
+            [
+                tag("section", tag("h2", title), join(parts), id=identifiers[title])
+                for title, parts in sections.items()
+            ],
+        ),
+    )
+    return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"
