@@ -19,15 +19,16 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from metamirror.build import extra_parameters
 from metamirror.config import RunConfig, load_config
 from metamirror.data.folder import absolute_folder, parse_folder
 from metamirror.data_commands import DATA_COMMANDS
 from metamirror.evaluate import evaluate_run
+from metamirror.experiment_commands import compare_from, quickstart
 from metamirror.experiments.inspection import inspect_run
-from metamirror.experiments.quickstart import quickstart as run_quickstart
 from metamirror.files import to_json
 from metamirror.learner import Norm
-from metamirror.methods import METHODS, make_learner
+from metamirror.methods import METHODS
 from metamirror.models import Conv4
 from metamirror.report.geometry import describe_geometry, plot_geometry
 from metamirror.train import train as run_training
@@ -44,11 +45,8 @@ def methods(json: bool = False) -> None:
     """
     with torch.device("meta"):
         model = Conv4(ways=5, channels=3, image_size=84, width=64)
-    base = sum(p.numel() for p in model.parameters())
     rows: list[dict[str, Any]] = []
     for key, method in METHODS.items():
-        learner = make_learner(key, model)
-        extra = sum(p.numel() for p in learner.parameters() if p.requires_grad) - base
         rows.append(
             {
                 "method": key,
@@ -56,7 +54,7 @@ def methods(json: bool = False) -> None:
                 "optimizer": method.optimizer,
                 "geometry": method.geometry,
                 "paper": method.paper,
-                "extra_parameters": extra,
+                "extra_parameters": extra_parameters(key, model),
                 "options": [field.name for field in fields(method.options)],
             }
         )
@@ -128,13 +126,19 @@ def default_folder(config: RunConfig) -> Path:
     return Path("runs") / f"{data}-{name}-{config.shots}shot-seed{config.seed}"
 
 
-def base_settings(arguments: Sequence[str]) -> RunConfig:
-    """What the flags of `train` override: a file, or the run that is to be continued."""
+def given_values(arguments: Sequence[str]) -> dict[str, str]:
+    """What stands behind each flag, before it is known which flags there are."""
     given = dict(pairwise(arguments))
     for word in arguments:
         flag, equals, value = word.partition("=")
         if equals:
             given[flag] = value
+    return given
+
+
+def base_settings(arguments: Sequence[str]) -> RunConfig:
+    """What the flags of `train` override: a file, or the run that is to be continued."""
+    given = given_values(arguments)
     if "--config" in given:
         return load_config(Path(given["--config"]))
     if "--resume" in given or "--resume" in arguments:
@@ -223,37 +227,6 @@ def inspect(
     print(f"picture: {picture}")
 
 
-def quickstart(minutes: float = 6.0, out: Path = Path("quickstart")) -> None:
-    """Meta-trains every method on generated tasks and prints a table; needs no data.
-
-    Args:
-        minutes: how long it may take, on two cores.
-        out: where the runs and the table go.
-    """
-    found = run_quickstart(minutes, out)
-    protocol = found["protocol"]
-    table = Table(
-        title=f"sinusoid, {protocol['shots']}-shot, {protocol['steps']} inner step, "
-        f"{protocol['iterations']} iterations of {protocol['tasks_per_step']} tasks, "
-        f"{protocol['test_tasks']} test tasks"
-    )
-    for column in ("method", "optimiser", "loss geometry", "test MSE ± 95 %", "ms / iteration"):
-        table.add_column(column, overflow="fold")
-    for row in found["rows"]:
-        table.add_row(
-            row["method"],
-            row["optimizer"],
-            row["geometry"],
-            f"{row['mse']:.3f} ± {row['ci95']:.3f}",
-            f"{1000 * row['seconds_per_iteration']:.1f}",
-        )
-    Console().print(table)
-    print(f"written: {out / 'table.json'}. Next, for example:")
-    print(f"  metamirror inspect {out / 'gradnet'}")
-    print(f"  metamirror evaluate {out / 'blockiaf'} --steps 5")
-    print("  metamirror train --data sinusoid --method metasgd --shots 10 --steps 1")
-
-
 Command = Callable[..., None]
 
 
@@ -271,6 +244,7 @@ COMMANDS: dict[str, Command | Group] = {
     "train": train_from(DEFAULTS),
     "evaluate": evaluate,
     "inspect": inspect,
+    "compare": compare_from(None),
     "quickstart": quickstart,
 }
 
@@ -301,6 +275,8 @@ def parse(arguments: Sequence[str] | None) -> Callable[[], None]:
     commands = COMMANDS
     if words[:1] == ["train"]:
         commands = {**COMMANDS, "train": train_from(base_settings(words))}
+    elif words[:1] == ["compare"] and (file := given_values(words).get("--config")):
+        commands = {**COMMANDS, "compare": compare_from(load_config(Path(file)))}
     try:
         with contextlib.redirect_stderr(complaint):
             command: Callable[[], None] = tyro.cli(
