@@ -22,7 +22,7 @@ from metamirror.experiments.comparison.plan import Wanted
 from metamirror.experiments.comparison.search import Search
 from metamirror.experiments.quickstart import quickstart as run_quickstart
 from metamirror.files import to_json
-from metamirror.report.tables import screen
+from metamirror.report.tables import show
 
 OF_THE_GRID = ("method", "shots", "seed", "lr")
 """Settings of a run that `compare` has its own flags for."""
@@ -122,7 +122,7 @@ def compare_from(base: RunConfig | None) -> Callable[..., None]:
         if json:
             print(to_json(table))
             return
-        Console().print(screen(table))
+        show(table, Console())
         print(f"written: {out / 'table.md'} (.csv, .tex, .json) and {out / 'report.html'}")
 
     compare.__annotations__["settings"] = Annotated[type(settings_of_all), tyro.conf.arg(name="")]
@@ -139,9 +139,12 @@ def quickstart(minutes: float = 6.0, out: Path = Path("quickstart")) -> None:
         out: where the runs, the tables and the report go.
     """
     table = run_quickstart(minutes, out)
-    Console().print(screen(table))
+    show(table, Console())
     print(f"written: {out / 'report.html'}, {out / 'table.md'}. Next, for example:")
-    run = {row["method"]: out / row["seeds"][0]["run"] for row in table["rows"] if row["seeds"]}
-    print(f"  metamirror inspect {run.get('gradnet', out)}")
-    print(f"  metamirror evaluate {run.get('blockiaf', out)} --steps 10")
-    print("  metamirror compare --config configs/cpu-glyphs-1shot.toml --seeds 3 --out runs/glyphs")
+    runs = {row["method"]: seed["run"] for row in table["rows"] for seed in row["seeds"]}
+    print(f"  metamirror inspect {out / runs['gradnet']}")
+    print(f"  metamirror evaluate {out / runs['blockiaf']} --steps 10 --norm inductive")
+    print(
+        "  metamirror compare --data glyphs --methods maml,metasgd,blockiaf,gradnet --shots 1 "
+        "--seeds 3 --width 16 --lr 0.1 --iterations 1000 --jobs 2 --out glyphs"
+    )

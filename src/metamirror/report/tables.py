@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Screen
 
@@ -15,6 +16,8 @@ Row = Mapping[str, Any]
 DIGITS = {"accuracy": 2, "mse": 4}
 UNITS = {"accuracy": "accuracy, %", "mse": "MSE"}
 FAILED, SOME_FAILED, MISSING = "failed", "†", "–"
+WIDE = 110
+"""Columns of a terminal that has room for everything."""
 
 
 @dataclass(frozen=True)
@@ -71,10 +74,15 @@ def lay_out(table: Mapping[str, Any]) -> Layout:
     published = any(row["published"] for row in rows)
     header = ["method", "lower-level optimiser", "loss geometry"]
     for count in shots:
-        header.append(f"{count}-shot {UNITS[measure]}")
-        header += [f"{count}-shot in the paper"] if published else []
-        header.append(f"{count}-shot less MAML, paired")
-    header += ["extra parameters", *(f"{count}-shot time / MAML" for count in shots)]
+        # With one number of shots, the line above the table has it.
+        of = f"{count}-shot " if len(shots) > 1 else ""
+        header.append(f"{of}{UNITS[measure]}")
+        header += [f"{of}in the paper"] if published else []
+        header.append(f"{of}less MAML, paired")
+    header.append("extra parameters")
+    header += (
+        [f"{count}-shot time / MAML" for count in shots] if len(shots) > 1 else ["time / MAML"]
+    )
 
     def line(own: dict[int, Row]) -> list[Entry]:
         first = next(iter(own.values()))
@@ -228,16 +236,18 @@ def as_csv(table: Mapping[str, Any]) -> str:
     return file.getvalue()
 
 
-def screen(table: Mapping[str, Any]) -> Screen:
-    """The table for a terminal."""
+def show(table: Mapping[str, Any], console: Console) -> None:
+    """The table on a terminal; a narrow one does without optimiser and geometry."""
     layout = lay_out(table)
-    found = Screen(title=escape(layout.protocol), caption=escape("\n".join(layout.notes)))
-    for i, text in enumerate(layout.header):
-        found.add_column(text, justify="left" if i < 3 else "right", overflow="fold")
+    columns = [i for i in range(len(layout.header)) if i not in (1, 2) or console.width >= WIDE]
+    found = Screen()
+    for i in columns:
+        found.add_column(layout.header[i], justify="left" if i < 3 else "right", overflow="fold")
     for rows in (layout.rows, layout.controls):
         for row in rows:
-            found.add_row(
-                *(f"[bold]{escape(e.text)}[/bold]" if e.bold else escape(e.text) for e in row)
-            )
+            texts = [(escape(row[i].text), row[i].bold) for i in columns]
+            found.add_row(*(f"[bold]{text}[/bold]" if bold else text for text, bold in texts))
         found.add_section()
-    return found
+    console.print(layout.protocol, markup=False, highlight=False)
+    console.print(found)
+    console.print("\n".join(layout.notes), markup=False, highlight=False)
