@@ -76,10 +76,10 @@ def student(freedom: float) -> float:
     constant = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2))
     constant *= 2 / math.sqrt(math.pi)
     low, high = 0.0, math.atan(13.0 / math.sqrt(freedom))
-    for _ in range(50):
+    for _ in range(40):
         angle = (low + high) / 2
-        heights = np.cos(np.linspace(0.0, angle, 2001)) ** (freedom - 1)
-        area = float(heights[1:].sum() + heights[:-1].sum()) / 2 * angle / 2000
+        heights = np.cos(np.linspace(0.0, angle, 1001)) ** (freedom - 1)
+        area = float(heights[1:].sum() + heights[:-1].sum()) / 2 * angle / 1000
         inside = constant * area
         low, high = (angle, high) if inside < 0.95 else (low, angle)
     return math.sqrt(freedom) * math.tan(angle)

@@ -154,13 +154,13 @@ class Pool:
                 one.close()
             return
         if line:
-            record = Record(**json.loads(line))
+            answer = json.loads(line)
+            record, sound = Record(**answer["record"]), answer["sound"]
         else:
-            record = Record(asdict(job), reason=_last_words(one.process.wait()))
-        if record.reason is None:
+            record, sound = Record(asdict(job), reason=_last_words(one.process.wait())), False
+        if sound:
             self._idle.append(one)
         else:
-            # What went wrong may have left its traces.
             one.close()
         write_record(self.place.out, job.name, record)
         board.ended(job, record)

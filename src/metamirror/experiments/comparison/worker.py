@@ -2,8 +2,9 @@
 
     python -m metamirror.experiments.comparison.worker
 
-A job that fails answers with the reason. When the process that gave the jobs is gone, this one ends
-at once, in the midst of a step if need be: a run continues from its last checkpoint.
+An answer is the record of a job, failed or not, and whether the process is sound enough for another.
+When the process that gave the jobs is gone, this one ends at once, in the midst of a step if need
+be: a run continues from its last checkpoint.
 """
 
 from __future__ import annotations
@@ -96,17 +97,22 @@ def main() -> int:
         job, place = Job(**order["job"]), _place(order["place"])
         with log_file(place.out, job.name).open("a") as log:
             os.dup2(log.fileno(), sys.stderr.fileno())
+        sound = True
         try:
             record = do(job, place)
-        except Exception as error:
-            expected = isinstance(error, ValueError | OSError | MemoryError)
-            if not expected:
-                traceback.print_exc()
-            reason = str(error) if expected else f"{type(error).__name__}: {error}"
-            record = Record(asdict(job), reason=" ".join(reason.split()))
+        except ValueError as error:
+            # A run that cannot go on, such as one that diverges.
+            record = Record(asdict(job), reason=str(error))
         except KeyboardInterrupt as stop:
             return getattr(stop, "code", 130)
-        print(to_json(asdict(record), indent=None), file=answers, flush=True)
+        except Exception as error:
+            # Out of memory, for example: what went wrong may have left its traces.
+            traceback.print_exc()
+            sound = False
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            record = Record(asdict(job), reason=reason)
+        answer = {"record": asdict(record), "sound": sound}
+        print(to_json(answer, indent=None), file=answers, flush=True)
     return 0
 
 
