@@ -16,8 +16,8 @@ Row = Mapping[str, Any]
 DIGITS = {"accuracy": 2, "mse": 4}
 UNITS = {"accuracy": "accuracy, %", "mse": "MSE"}
 FAILED, SOME_FAILED, MISSING = "failed", "†", "–"
-WIDE = 110
-"""Columns of a terminal that has room for everything."""
+ROOM = 16
+"""Characters of a terminal for each column of a table that is shown whole."""
 
 
 @dataclass(frozen=True)
@@ -147,9 +147,8 @@ def _notes(rows: Sequence[Row]) -> list[str]:
         if row["status"] != "done":
             mark = f"{SOME_FAILED} " if row["seeds"] else ""
             notes.append(f"{mark}{where} ({row['status']}): {row['reason']}")
-        if row.get("note"):
-            notes.append(f"{where}: {row['note']}.")
-    return notes
+    said = {row["title"]: row["note"] for row in rows if row.get("note")}
+    return notes + [f"{title}: {note}." for title, note in said.items()]
 
 
 def markdown(table: Mapping[str, Any]) -> str:
@@ -239,7 +238,8 @@ def as_csv(table: Mapping[str, Any]) -> str:
 def show(table: Mapping[str, Any], console: Console) -> None:
     """The table on a terminal; a narrow one does without optimiser and geometry."""
     layout = lay_out(table)
-    columns = [i for i in range(len(layout.header)) if i not in (1, 2) or console.width >= WIDE]
+    count = len(layout.header)
+    columns = [i for i in range(count) if i not in (1, 2) or console.width >= ROOM * count]
     found = Screen()
     for i in columns:
         found.add_column(layout.header[i], justify="left" if i < 3 else "right", overflow="fold")

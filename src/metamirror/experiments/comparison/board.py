@@ -89,9 +89,15 @@ class Board:
         if self.live is None:
             return
         table = Table("run", "state", title=f"{self.title}: {self._remaining()}")
-        for name, state in self.states.items():
+        for name, state in sorted(self.states.items(), key=lambda one: self._place(*one)):
             table.add_row(name, state or "waiting", style=None if state else "dim")
         self.live.update(table, refresh=True)
+
+    def _place(self, name: str, state: str) -> int:
+        """What goes on comes first and what waits comes last: a terminal may be too low for all."""
+        if name in self.running:
+            return 0
+        return 1 if state.startswith("failed") else 2 if state else 3
 
     def __exit__(
         self,

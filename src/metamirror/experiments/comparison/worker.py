@@ -2,7 +2,7 @@
 
     python -m metamirror.experiments.comparison.worker
 
-An answer is the record of a job, failed or not, and whether the process is sound enough for another.
+An answer is the record of a job, failed or not, and whether this process is sound enough for more.
 When the process that gave the jobs is gone, this one ends at once, in the midst of a step if need
 be: a run continues from its last checkpoint.
 """
