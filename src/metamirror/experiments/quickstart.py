@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from metamirror.config import RunConfig
-from metamirror.experiments.comparison.compare import write_tables
+from metamirror.experiments.comparison.compare import write_page, write_tables
 from metamirror.experiments.comparison.grid import Cell, open_streams
 from metamirror.experiments.comparison.jobs import Job, Place, Record
 from metamirror.experiments.comparison.plan import Grid, Wanted, jobs_of, make_grid, make_rows
@@ -74,6 +74,7 @@ def quickstart(minutes: float, out: Path) -> dict[str, Any]:
         progress.update(100, clock.note)
     table = make_table(out, make_protocol(grid, cells, streams, None), rows)
     write_tables(out, table)
+    write_page(out)
     return table
 
 

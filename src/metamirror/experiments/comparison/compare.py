@@ -81,15 +81,14 @@ def compare(
             raise
         table = make_table(place.out, protocol, rows)
         write_tables(place.out, table)
+        write_page(place.out)
         for name, record in failures(place.out, jobs_of(rows)).items():
             warn(f"{name} failed: {record.reason}; the same command tries it again")
     return table
 
 
 def write_tables(out: Path, table: Mapping[str, Any]) -> None:
-    """table.json, .md, .csv, .tex, and the report over everything in the folder."""
-    from metamirror.report.page import write_report
-
+    """table.json, .md, .csv and .tex."""
     write_json(out / "table.json", table)
     for name, text in (
         ("table.md", tables.markdown(table)),
@@ -97,6 +96,13 @@ def write_tables(out: Path, table: Mapping[str, Any]) -> None:
         ("table.tex", tables.latex(table)),
     ):
         write_atomically(out / name, text.encode())
+
+
+def write_page(out: Path) -> None:
+    """report.html, over everything in the folder."""
+    # Plots are made with much that nothing else here needs.
+    from metamirror.report.page import write_report
+
     write_report(out)
 
 
