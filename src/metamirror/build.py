@@ -81,6 +81,16 @@ def _gains_by_vmap(model: nn.Module, device: torch.device) -> bool:
     return device.type != "cpu" or not any(isinstance(m, nn.Conv2d) for m in model.modules())
 
 
+def extra_parameters(method: str, model: nn.Module) -> int:
+    """What a method meta-learns beside the start; the model may be on the meta device."""
+    learner = make_learner(method, model)
+    learned, start = (
+        sum(p.numel() for p in module.parameters() if p.requires_grad)
+        for module in (learner, model)
+    )
+    return learned - start
+
+
 def use_precision(learner: Learner, config: RunConfig) -> None:
     """Lets the model's operations run in the type that the run asks for."""
     learner.autocast = torch.bfloat16 if config.autocast == "bf16" else None

@@ -20,25 +20,17 @@ from rich.console import Console
 from rich.table import Table
 
 from metamirror.allocator import tune_allocator
+from metamirror.build import extra_parameters
 from metamirror.config import RunConfig, load_config
 from metamirror.data.folder import absolute_folder, parse_folder
 from metamirror.data_commands import DATA_COMMANDS
 from metamirror.evaluate import evaluate_run
-from metamirror.experiments.cost import (
-    ROUNDS,
-    Workload,
-    extra_parameters,
-    measure_cost,
-    parse_methods,
-    parse_shape,
-)
+from metamirror.experiment_commands import compare_from, cost, quickstart
 from metamirror.experiments.inspection import inspect_run
-from metamirror.experiments.quickstart import quickstart as run_quickstart
 from metamirror.files import to_json
 from metamirror.learner import Norm
 from metamirror.methods import METHODS
 from metamirror.models import Conv4
-from metamirror.report.cost import cost_table
 from metamirror.report.geometry import describe_geometry, plot_geometry
 from metamirror.report_commands import REPORT_COMMANDS
 from metamirror.train import train as run_training
@@ -136,13 +128,19 @@ def default_folder(config: RunConfig) -> Path:
     return Path("runs") / f"{data}-{name}-{config.shots}shot-seed{config.seed}"
 
 
-def base_settings(arguments: Sequence[str]) -> RunConfig:
-    """What the flags of `train` override: a file, or the run that is to be continued."""
+def given_values(arguments: Sequence[str]) -> dict[str, str]:
+    """What stands behind each flag, before it is known which flags there are."""
     given = dict(pairwise(arguments))
     for word in arguments:
         flag, equals, value = word.partition("=")
         if equals:
             given[flag] = value
+    return given
+
+
+def base_settings(arguments: Sequence[str]) -> RunConfig:
+    """What the flags of `train` override: a file, or the run that is to be continued."""
+    given = given_values(arguments)
     if "--config" in given:
         return load_config(Path(given["--config"]))
     if "--resume" in given or "--resume" in arguments:
@@ -231,83 +229,6 @@ def inspect(
     print(f"picture: {picture}")
 
 
-def cost(
-    shape: str = "omniglot",
-    ways: int = 5,
-    shots: int = 5,
-    width: int = 64,
-    methods: str = "all",
-    steps: int = 5,
-    tasks: int = 4,
-    rounds: int = ROUNDS,
-    threads: int | None = None,
-    recompute: bool = False,
-    json: bool = False,
-) -> None:
-    """Measures what each method costs on this machine, on random pictures; needs no data.
-
-    Args:
-        shape: of a picture: omniglot, mini-imagenet, or channels x height x width as in 3x32x32.
-        ways: classes of a task.
-        shots: support pictures a class; there are 15 query pictures a class.
-        width: filters of each layer of the conv4.
-        methods: all, or a list with commas; options may follow, as in blockiaf:variant=released.
-        steps: inner steps.
-        tasks: of one iteration.
-        rounds: how often each method takes turns with MAML.
-        threads: of torch; by default as many as torch takes here.
-        recompute: build inner steps' graphs anew when needed: less memory, more time.
-        json: print one JSON document.
-    """
-    work = Workload(
-        shape=parse_shape(shape),
-        ways=ways,
-        shots=shots,
-        width=width,
-        steps=steps,
-        tasks=tasks,
-        recompute=recompute,
-    )
-    found = measure_cost(work, parse_methods(methods), rounds=rounds, threads=threads)
-    found["shape"] = shape
-    if json:
-        _print_json(found)
-        return
-    Console().print(cost_table(found))
-    print(f"Peak memory is a whole process's; {found['rows'][0]['idle_mb']:.0f} MB of it is torch.")
-
-
-def quickstart(minutes: float = 6.0, out: Path = Path("quickstart")) -> None:
-    """Meta-trains every method on generated tasks and prints a table; needs no data.
-
-    Args:
-        minutes: how long it may take, on two cores.
-        out: where the runs and the table go.
-    """
-    found = run_quickstart(minutes, out)
-    protocol = found["protocol"]
-    table = Table(
-        title=f"sinusoid, {protocol['shots']}-shot, {protocol['steps']} inner step, "
-        f"{protocol['iterations']} iterations of {protocol['tasks_per_step']} tasks, "
-        f"{protocol['test_tasks']} test tasks"
-    )
-    for column in ("method", "optimiser", "loss geometry", "test MSE ± 95 %", "ms / iteration"):
-        table.add_column(column, overflow="fold")
-    for row in found["rows"]:
-        table.add_row(
-            row["method"],
-            row["optimizer"],
-            row["geometry"],
-            f"{row['mse']:.3f} ± {row['ci95']:.3f}",
-            f"{1000 * row['seconds_per_iteration']:.1f}",
-        )
-    Console().print(table)
-    print(f"written: {out / 'table.json'}. Next, for example:")
-    print(f"  metamirror inspect {out / 'gradnet'}")
-    print(f"  metamirror evaluate {out / 'blockiaf'} --steps 5")
-    print("  metamirror train --data sinusoid --method metasgd --shots 10 --steps 1")
-
-
 Command = Callable[..., None]
 
 
@@ -327,6 +248,7 @@ COMMANDS: dict[str, Command | Group] = {
     **REPORT_COMMANDS,
     "cost": cost,
     "inspect": inspect,
+    "compare": compare_from(None),
     "quickstart": quickstart,
 }
 
@@ -357,6 +279,8 @@ def parse(arguments: Sequence[str] | None) -> Callable[[], None]:
     commands = COMMANDS
     if words[:1] == ["train"]:
         commands = {**COMMANDS, "train": train_from(base_settings(words))}
+    elif words[:1] == ["compare"] and (file := given_values(words).get("--config")):
+        commands = {**COMMANDS, "compare": compare_from(load_config(Path(file)))}
     try:
         with contextlib.redirect_stderr(complaint):
             command: Callable[[], None] = tyro.cli(

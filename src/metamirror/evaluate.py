@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -244,8 +246,9 @@ def loaded(run: Path, which: Literal["best", "last"]) -> tuple[Learner, int | No
             return learner, before
 
 
-def _write(run: Path, found: dict[str, object], results: list[TaskResult]) -> None:
-    name = "-".join(
+def evaluation_name(found: Mapping[str, object]) -> str:
+    """What a result is called in `RUN/evaluations`: all that may differ from one to the next."""
+    return "-".join(
         str(found[key]) + unit
         for key, unit in (
             ("split", ""),
@@ -256,13 +259,40 @@ def _write(run: Path, found: dict[str, object], results: list[TaskResult]) -> No
             ("queries", "queries"),
         )
     )
+
+
+def write_tasks(file: Path, results: list[TaskResult]) -> None:
+    """The results of single tasks, a line each."""
     lines = []
     for i, result in enumerate(results):
         values = {"task": i, "loss": result.losses, "accuracy": result.accuracies}
         lines.append(to_json({k: v for k, v in values.items() if v is not None}, indent=None))
+    write_atomically(file, ("\n".join(lines) + "\n").encode())
+
+
+def read_tasks(file: Path) -> list[TaskResult]:
+    """What `write_tasks` wrote; a figure that was not finite comes back as NaN."""
+
+    def figures(values: list[float | None]) -> tuple[float, ...]:
+        return tuple(math.nan if value is None else value for value in values)
+
+    try:
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
+        return [
+            TaskResult(
+                figures(line["loss"]), figures(line["accuracy"]) if "accuracy" in line else None
+            )
+            for line in lines
+        ]
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        raise ValueError(f"{file} holds no results of tasks: {error}") from error
+
+
+def _write(run: Path, found: dict[str, object], results: list[TaskResult]) -> None:
+    name = evaluation_name(found)
     try:
         (run / FOLDER).mkdir(exist_ok=True)
-        write_atomically(run / FOLDER / f"{name}.jsonl", ("\n".join(lines) + "\n").encode())
+        write_tasks(run / FOLDER / f"{name}.jsonl", results)
         write_json(run / FOLDER / f"{name}.json", found)
     except OSError as error:
         # The result is what was asked for: it is printed all the same.

@@ -12,9 +12,9 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
 
 from metamirror.allocator import tune_allocator
+from metamirror.build import extra_parameters
 from metamirror.experiments.turns import (
     Program,
     Ratio,
@@ -132,13 +132,6 @@ def parse_methods(methods: str) -> list[str]:
     """The methods of a comma-separated list, MAML first, since all are compared with it."""
     given = list(METHODS) if methods == "all" else [m.strip() for m in methods.split(",")]
     return list(dict.fromkeys([REFERENCE, *given]))
-
-
-def extra_parameters(method: str, model: nn.Module) -> int:
-    """What the outer level learns beyond the start, as a number of parameters."""
-    learner = make_learner(method, model)
-    learned = sum(p.numel() for p in learner.parameters() if p.requires_grad)
-    return learned - sum(p.numel() for p in model.parameters())
 
 
 def prepare(method: str, work: Workload) -> Work:

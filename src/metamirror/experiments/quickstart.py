@@ -1,4 +1,4 @@
-"""Every method side by side on generated tasks, within a few minutes and without any download."""
+"""Every method side by side on built-in letters, within a few minutes and without any download."""
 
 from __future__ import annotations
 
@@ -9,88 +9,128 @@ from typing import Any
 
 import torch
 
-from metamirror import checkpoint
-from metamirror.build import build_learner, build_stream
 from metamirror.config import RunConfig
-from metamirror.data import TaskStream
-from metamirror.evaluate import evaluate_stream, mean_and_interval
-from metamirror.files import write_json
-from metamirror.learner import Learner
+from metamirror.experiments.comparison.compare import write_page, write_tables
+from metamirror.experiments.comparison.grid import Cell, open_streams
+from metamirror.experiments.comparison.jobs import Job, Place, Record
+from metamirror.experiments.comparison.plan import Grid, Wanted, jobs_of, make_grid, make_rows
+from metamirror.experiments.comparison.pool import Pool
+from metamirror.experiments.comparison.protocol import make_protocol
+from metamirror.experiments.comparison.rows import make_table
 from metamirror.methods import METHODS
 from metamirror.progress import Progress
-from metamirror.train import outer_step
 
-CHUNK = 20
-TEST_TASKS = 200
-SHARE_FOR_TRAINING = 0.6
-
-
-class _Cell:
-    """One method's learner in training."""
-
-    def __init__(self, config: RunConfig):
-        self.config = config
-        self.stream: TaskStream = build_stream(config, "train")
-        self.learner: Learner = build_learner(config, self.stream)
-        self.optimizer = torch.optim.Adam(self.learner.parameters(), lr=config.outer_lr)
-        self.seconds = 0.0
-
-    def advance(self, step: int) -> float:
-        began = time.perf_counter()
-        loss = outer_step(self.learner, self.optimizer, self.stream, step)
-        self.seconds += time.perf_counter() - began
-        return loss
+BASE = RunConfig(
+    method="maml",
+    data="glyphs",
+    model="conv4",
+    width=16,
+    shots=1,
+    queries=5,
+    lr=0.1,
+    # A larger outer step than in longer runs: there are a few hundred of them.
+    outer_lr=3e-3,
+    # The last learner is the result: nothing is selected.
+    validate_every=0,
+    log_every=10,
+    checkpoint_every=10_000,
+)
+FIRST_ROUND = 3
+SHARE_TO_BEGIN, SHARE_OF_THE_REST = 0.5, 0.6
+FEWEST_TASKS, MOST_TASKS, SHARE_FOR_JUDGING = 20, 200, 0.15
+TASK_IN_ITERATIONS = 0.35
+"""What it costs to judge all methods on a task, in iterations of all; measured, rounded up."""
+SECONDS_AT_THE_END = 4.0
 
 
 def quickstart(minutes: float, out: Path) -> dict[str, Any]:
     """Trains all methods in turns, equally long in iterations, until the time is up.
 
-    Leaves a run folder for each method, and the table as JSON.
+    Leaves what `compare` leaves: a run folder for each method, the tables and the report.
     """
-    if not minutes > 0:
+    began = time.monotonic()
+    if not 0 < minutes < float("inf"):
         raise ValueError(f"minutes is {minutes}; it must be above 0")
-    if out.exists() and any(out.iterdir()):
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ValueError(f"{out} is not empty: choose another folder with --out, or remove it")
-    # Tensors this small lose more by being shared between threads than they gain.
-    torch.set_num_threads(1)
-    base = RunConfig(
-        method="maml", data="sinusoid", shots=10, steps=1, tasks_per_step=25, iterations=1
-    )
-    cells = {key: _Cell(replace(base, method=key)) for key in METHODS}
-    deadline = time.monotonic() + 60 * minutes * SHARE_FOR_TRAINING
-    done = 0
-    with Progress("quickstart", 100) as progress:
-        began = time.monotonic()
-        while time.monotonic() < deadline or done == 0:
-            losses = {
-                key: [cell.advance(step) for step in range(done, done + CHUNK)][-1]
-                for key, cell in cells.items()
-            }
-            done += CHUNK
-            share = min(1.0, (time.monotonic() - began) / max(deadline - began, 1e-9))
-            note = f"{done} iterations each, MAML's loss {losses['maml']:.2f}"
-            progress.update(round(100 * share), note)
+    wanted = Wanted(BASE, list(METHODS), [BASE.shots])
+    streams = open_streams(BASE, wanted.shots, None)
+    grid = make_grid(wanted, streams["train", BASE.shots])
+    # Networks this small lose more by being shared between threads than they gain.
+    processes = min(torch.get_num_threads(), len(METHODS))
+    with (
+        Pool(Place(out, device="cpu"), processes) as pool,
+        Progress("quickstart", 100) as progress,
+    ):
+        clock = _Clock(progress, began, 60 * minutes)
+        done, tasks = _train_in_turns(grid, pool, clock)
+        base = replace(BASE, iterations=done)
+        grid = replace(grid, wanted=replace(wanted, base=base, test_tasks=tasks))
+        cells = grid.cells()
+        rows = make_rows(grid, cells, pictures=True)
+        clock.note = f"{done} iterations each, {tasks} test tasks"
+        # Features are those of a trained start.
+        pool.run(sorted(jobs_of(rows), key=lambda job: job.work != "run"), clock)
+        progress.update(100, clock.note)
+    table = make_table(out, make_protocol(grid, cells, streams, None), rows)
+    write_tables(out, table)
+    write_page(out)
+    return table
 
-    rows = []
-    for key, cell in cells.items():
-        config = replace(cell.config, iterations=done)
-        folder = out / key
-        checkpoint.save(cell.learner, folder / "last")
-        write_json(folder / "config.json", asdict(config))
-        results = evaluate_stream(cell.learner, build_stream(config, "test", batch=1), TEST_TASKS)
-        mse, interval = mean_and_interval([r.loss for r in results])
-        rows.append(
-            {
-                "method": key,
-                "optimizer": METHODS[key].optimizer,
-                "geometry": METHODS[key].geometry,
-                "mse": mse,
-                "ci95": interval,
-                "seconds_per_iteration": cell.seconds / done,
-            }
-        )
-    protocol = {**asdict(base), "iterations": done, "test_tasks": TEST_TASKS}
-    del protocol["method"]
-    found = {"protocol": protocol, "rows": rows}
-    write_json(out / "table.json", found)
-    return found
+
+def _train_in_turns(grid: Grid, pool: Pool, clock: _Clock) -> tuple[int, int]:
+    """Rounds in which every method advances equally far; later rounds are sized by earlier ones.
+
+    Returns the iterations done, and for how many test tasks there is time.
+    """
+
+    def advance(more: int) -> float:
+        """One round; the seconds that an iteration of all methods took."""
+        clock.note = f"to {done + more} iterations each"
+        began = time.monotonic()
+        pool.run([_turn(cell, done + more) for cell in grid.cells()], clock)
+        return (time.monotonic() - began) / more
+
+    done, tasks = 0, FEWEST_TASKS
+    # Processes start and torch warms up: what this round takes says nothing of the others.
+    advance(1)
+    done, more = 1, FIRST_ROUND
+    while more > 0 and clock.seconds_left() > SHARE_TO_BEGIN * clock.seconds * (done == 1):
+        seconds = advance(more)
+        done += more
+        a_task = seconds * TASK_IN_ITERATIONS
+        fitting = round(SHARE_FOR_JUDGING * clock.seconds / a_task)
+        tasks = min(MOST_TASKS, max(FEWEST_TASKS, fitting))
+        left = clock.seconds_left() - a_task * tasks - SECONDS_AT_THE_END
+        # Most of what is left at first, then less: the last rounds end near the deadline.
+        fit = int(left / seconds)
+        more = fit if fit <= FIRST_ROUND else int(SHARE_OF_THE_REST * fit)
+        if more < 0.03 * done:
+            break
+    return done, tasks
+
+
+def _turn(cell: Cell, iterations: int) -> Job:
+    config = replace(cell.config, iterations=iterations)
+    return Job(cell.name, "run", cell.folder, asdict(config), tasks=0)
+
+
+class _Clock:
+    """Shows how much of the time is used."""
+
+    def __init__(self, progress: Progress, began: float, seconds: float):
+        self.progress, self.began, self.seconds = progress, began, seconds
+        self.note = ""
+
+    def seconds_left(self) -> float:
+        return self.seconds - (time.monotonic() - self.began)
+
+    def started(self, job: Job) -> None:
+        self.tick()
+
+    def ended(self, job: Job, record: Record) -> None:
+        self.tick()
+
+    def tick(self) -> None:
+        used = 1 - self.seconds_left() / self.seconds
+        self.progress.update(min(99, round(100 * used)), self.note)

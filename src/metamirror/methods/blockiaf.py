@@ -64,4 +64,13 @@ METHOD = Method(
     build=build,
     options=Options,
     published={1: "56.10 ± 1.43", 5: "69.59 ± 0.71"},
+    recipe={
+        "optimizer": "sgd",
+        "outer_lr": 1e-3,
+        "momentum": 0.9,
+        "weight_decay": 1e-4,
+        "schedule": "step",
+        "decay_every": 20_000,
+        "decay_factor": 0.1,
+    },
 )

@@ -36,6 +36,8 @@ class Method:
         build: (model, options, lr) -> the filled slots. The model is the learner's own copy.
         options: a frozen dataclass; its fields are what can follow the key.
         published: the accuracy that the paper's Table 1 lists for it, by shots.
+        recipe: settings of the outer level with which its authors trained it, where these are not
+            the paper's common ones; `decay_every` is of 60,000 iterations.
     """
 
     key: str
@@ -46,6 +48,7 @@ class Method:
     build: Callable[[nn.Module, Any, float], Parts]
     options: type = NoOptions
     published: Mapping[int, str] = field(default_factory=dict)
+    recipe: Mapping[str, Any] = field(default_factory=dict)
 
     def make_options(self, given: Mapping[str, Any]) -> Any:
         """The options object, from keywords or from the words of a command line."""

@@ -15,25 +15,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from metamirror.nested import tensors_in, with_tensors
+
 Tree = Any
 """Nested dicts and lists of tensors or None."""
-
-
-def leaves(tree: Tree) -> list[Tensor]:
-    """The tensors of a tree."""
-    if tree is None or isinstance(tree, Tensor):
-        return [] if tree is None else [tree]
-    inside = tree.values() if isinstance(tree, dict) else tree
-    return [leaf for branch in inside for leaf in leaves(branch)]
-
-
-def with_leaves(tree: Tree, tensors: Iterator[Any]) -> Tree:
-    """The tree with other leaves."""
-    if tree is None or isinstance(tree, Tensor):
-        return None if tree is None else next(tensors)
-    if isinstance(tree, dict):
-        return {name: with_leaves(branch, tensors) for name, branch in tree.items()}
-    return [with_leaves(branch, tensors) for branch in tree]
 
 
 class Pass(Protocol):
@@ -117,10 +102,10 @@ class _Call:
         flat = [grad.reshape(self.points, -1) for grad in grads]
         to_z, to_prepared = self.g.backward_pass(flat, self._prepared(tensors), self.trace)
         yield from (found.reshape(t.shape) for found, t in zip(to_z, tensors, strict=False))
-        yield from leaves(to_prepared)
+        yield from tensors_in(to_prepared)
 
     def _prepared(self, tensors: Sequence[Tensor]) -> Tree:
-        return with_leaves(self.tree, iter(tensors[self.count :]))
+        return with_tensors(self.tree, tensors[self.count :])
 
     def __call__(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
         if torch.is_grad_enabled() and _only_vmap():
@@ -132,4 +117,4 @@ class _Call:
 def one_pass(g: Pass, z: Sequence[Tensor], prepared: Tree) -> list[Tensor]:
     """Phi for z, tensor by tensor, of a map that is given as its two passes."""
     call = _Call(g, 1, len(z), prepared)
-    return list(call((*z, *leaves(prepared))))
+    return list(call((*z, *tensors_in(prepared))))

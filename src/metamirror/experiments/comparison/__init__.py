@@ -1,0 +1,1 @@
+"""Methods side by side: the same tasks, the same budget, one table."""

@@ -1,0 +1,69 @@
+"""The nearest class mean: a classifier that does not adapt, to be beaten by those that do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from metamirror.data import TaskStream
+from metamirror.device import place
+from metamirror.evaluate import TaskResult
+from metamirror.learner import Learner
+from metamirror.models import head_of
+from metamirror.types import Batch, Task
+
+Represent = Callable[[Task], tuple[Tensor, Tensor]]
+"""A task's support and query examples as vectors."""
+
+
+def pixels(task: Task) -> tuple[Tensor, Tensor]:
+    """Pictures as they are."""
+    return task.support.x.flatten(1), task.query.x.flatten(1)
+
+
+def features_of(learner: Learner) -> Represent:
+    """What the head reads at the learned start, before any step, normalised as in training."""
+    head = learner.model.get_submodule(head_of(learner.model))
+
+    def represent(task: Task) -> tuple[Tensor, Tensor]:
+        task = place(task, learner)
+        with torch.no_grad():
+            phi = learner.geometry.primal(learner.begin(seed=0))
+            statistics = learner.statistics(phi, task.support)
+            seen: list[Tensor] = []
+
+            def look(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+                seen.append(inputs[0].flatten(1))
+
+            hook = head.register_forward_pre_hook(look)
+            try:
+                learner.predict(phi, task.support.x, statistics)
+                learner.predict(phi, task.query.x, statistics)
+            finally:
+                hook.remove()
+        return seen[0], seen[1]
+
+    return represent
+
+
+def judge_nearest_mean(stream: TaskStream, count: int, represent: Represent) -> list[TaskResult]:
+    """Accuracies on the first tasks of a stream, in the form in which runs have theirs."""
+    results = []
+    for i in range(count):
+        task = stream.task(*divmod(i, stream.batch))
+        support, query = represent(task)
+        answers = nearest(Batch(support, task.support.y.to(support.device)), query)
+        right = (answers == task.query.y.to(query.device)).double().mean().item()
+        results.append(TaskResult((math.nan,), (100 * right,)))
+    return results
+
+
+def nearest(support: Batch, query: Tensor) -> Tensor:
+    """The class whose mean is nearest, by Euclidean distance, for each query example."""
+    labels = support.y.unique()
+    means = torch.stack([support.x[support.y == label].mean(0) for label in labels])
+    answers: Tensor = labels[torch.cdist(query, means).argmin(1)]
+    return answers

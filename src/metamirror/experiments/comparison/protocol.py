@@ -1,0 +1,113 @@
+"""Everything that decides the numbers of a table, as fields and as one line above it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from metamirror.config import RunConfig
+from metamirror.data import ImageTasks, TaskStream
+from metamirror.experiments.comparison.grid import SPLITS, Cell
+from metamirror.experiments.comparison.plan import Grid
+
+OF_A_ROW = ("method", "shots", "seed", "lr")
+"""Settings that differ between runs by design."""
+
+
+def make_protocol(
+    grid: Grid,
+    cells: Sequence[Cell],
+    streams: Mapping[tuple[str, int], TaskStream],
+    search: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """The fields of table.json's `protocol`; `line` says them to people."""
+    wanted, base = grid.wanted, grid.wanted.base
+    any_stream = streams["test", wanted.shots[0]]
+    fields: dict[str, Any] = {k: v for k, v in asdict(base).items() if k not in OF_A_ROW}
+    fields["ways"] = base.ways if isinstance(any_stream, ImageTasks) else None
+    fields["network"] = dict(grid.network)
+    fields["example_shape"] = list(any_stream.example_shape)
+    fields["data_identity"] = any_stream.identity
+    fields["classes"] = {
+        split: len(stream.classes)
+        for split in SPLITS
+        if isinstance(stream := streams[split, wanted.shots[0]], ImageTasks)
+    }
+    fields["shots"] = list(wanted.shots)
+    fields["seeds"] = {entry.label: grid.seeds.of(entry.runs) for entry in grid.entries}
+    fields["lr"] = {c.name: c.config.lr for c in cells if c.config.seed == 0}
+    fields["search"] = None if search is None else {k: v for k, v in search.items() if k != "rows"}
+    fields["recipes"] = wanted.recipes
+    fields["own_recipes"] = {e.label: dict(e.outer) for e in grid.entries if e.outer}
+    fields["test_tasks"] = wanted.test_tasks
+    fields["weights"] = "best on validation tasks" if base.validate_every else "last"
+    fields["interval"] = (
+        "95 %; one seed: over tasks; several: over tasks and seeds, crossed, Student's t"
+    )
+    fields["line"] = line(fields, grid, base)
+    return fields
+
+
+def line(fields: Mapping[str, Any], grid: Grid, base: RunConfig) -> str:
+    """The protocol in words."""
+    shape, classes = fields["example_shape"], fields["classes"]
+    words = [base.data]
+    if classes:
+        words.append("x".join(map(str, shape[1:])) + f" pixels, {shape[0]} channel(s)")
+        words.append("/".join(str(classes[s]) for s in SPLITS) + " classes (train/val/test)")
+        words.append(f"{base.ways}-way")
+    words.append(" and ".join(f"{n}-shot" for n in fields["shots"]))
+    words.append(f"{base.queries} queries" + (" a class" if classes else ""))
+    network = grid.network
+    size = network.get("width", network.get("hidden"))
+    words.append(f"{network['name']} of width {size}")
+    words.append(f"{base.steps} inner steps" + (", first order" if base.first_order else ""))
+    words.append(_step_sizes(fields, grid))
+    words.append(f"{base.iterations:,} iterations of {base.tasks_per_step} tasks")
+    words.append(_outer(base))
+    if fields["own_recipes"]:
+        words.append("as their authors trained them: " + ", ".join(fields["own_recipes"]))
+    if base.augment != "none":
+        words.append(f"augmented by {base.augment}")
+    if base.prior:
+        words.append(f"prior {base.prior}")
+    words.append(f"{base.norm} normalisation")
+    words.append(
+        f"best of the validations on {base.val_tasks} tasks every {base.validate_every} iterations"
+        if base.validate_every
+        else "last weights, nothing selected"
+    )
+    words.append(f"{fields['test_tasks']} test tasks, the same for all rows")
+    counts = sorted(set(fields["seeds"].values()))
+    words.append("seeds: " + (str(counts[0]) if len(counts) == 1 else str(grid.seeds)))
+    return "; ".join(words) + "."
+
+
+def _step_sizes(fields: Mapping[str, Any], grid: Grid) -> str:
+    search = fields["search"]
+    if search is None:
+        return f"inner step size {grid.lr}"
+    tried = ", ".join(f"{lr:g}" for lr in search["candidates"])
+    return (
+        f"inner step size for each row from {{{tried}}} by {search['tasks']} validation tasks "
+        f"after {search['iterations']:,} iterations"
+    )
+
+
+def _outer(base: RunConfig) -> str:
+    words = f"{'Adam' if base.optimizer == 'adam' else 'SGD'}, outer rate {base.outer_lr:g}"
+    if base.geometry_lr is not None:
+        words += f" ({base.geometry_lr:g} beside the start)"
+    if base.optimizer == "sgd" and base.momentum:
+        words += f", Nesterov {base.momentum:g}"
+    if base.weight_decay:
+        words += f", weight decay {base.weight_decay:g}"
+    if base.schedule == "step":
+        words += f", times {base.decay_factor:g} every {base.decay_every:,}"
+    if base.schedule == "cosine":
+        words += ", cosine"
+    for name in ("clip_norm", "clip_value"):
+        if (limit := getattr(base, name)) is not None:
+            words += f", {name} {limit:g}"
+    return words

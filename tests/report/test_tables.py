@@ -1,0 +1,123 @@
+"""One table in four languages."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+from rich.console import Console
+
+from metamirror.experiments.comparison.rows import _add_bold
+from metamirror.report import tables
+
+
+def row(method: str, accuracy: float | None, ci95: float | None = 1.0, **changes):
+    return {
+        "method": method,
+        "title": method.upper(),
+        "optimizer": "GD",
+        "geometry": "R&D_1 | none",
+        "kind": "method",
+        "shots": 1,
+        "accuracy": accuracy,
+        "ci95": ci95,
+        "seeds": [] if accuracy is None else [{"seed": 0, "accuracy": accuracy, "ci95": ci95}],
+        "published": None,
+        "difference_to_maml": {"mean": 1.5, "low": -0.25, "high": 3.25},
+        "extra_parameters": 12_345,
+        "seconds_per_iteration": 0.5,
+        "relative_to_maml": 1.25,
+        "bold": False,
+        "status": "done",
+        "reason": None,
+        "note": None,
+        **changes,
+    }
+
+
+def table(*rows):
+    return {"protocol": {"line": "glyphs; 5-way; 10 % noise."}, "rows": list(rows)}
+
+
+FAILED = {"status": "failed", "reason": "seed 0: not finite at step 3"}
+
+
+def bold(*rows, measure: str = "accuracy") -> list[str]:
+    _add_bold(list(rows), measure)
+    return [r["method"] for r in rows if r["bold"]]
+
+
+def test_the_best_and_all_within_its_interval_are_bold():
+    rows = [row("a", 50.0, 9.0), row("b", 52.0, 1.5), row("c", 50.6, 0.1), row("d", 50.4, 5.0)]
+    assert bold(*rows) == ["b", "c"]
+
+
+def test_each_number_of_shots_has_its_own_best():
+    assert bold(row("a", 50.0), row("b", 40.0), row("b", 70.0, shots=5)) == ["a", "b"]
+
+
+def test_what_failed_is_not_bold_and_what_is_less_is_better_for_errors():
+    assert bold(row("a", None, None, **FAILED), row("b", 99.0, **FAILED), row("c", 40.0)) == ["c"]
+    errors = [row("a", 0, mse=0.5), row("b", 0, 0.1, mse=0.3), row("c", 0, mse=0.39)]
+    assert bold(*errors, measure="mse") == ["b", "c"]
+
+
+def test_markdown():
+    text = tables.markdown(
+        table(
+            row("maml", 48.701, 1.838, bold=True, published="48.70 ± 1.84"),
+            row("ecml", None, None, difference_to_maml=None, relative_to_maml=None, **FAILED),
+            row("anil", 40.0, 1.0, kind="control", **FAILED),
+        )
+    )
+    lines = text.splitlines()
+    assert lines[0] == "glyphs; 5-way; 10 % noise."
+    assert lines[2].startswith(
+        "| method | lower-level optimiser | loss geometry | accuracy, % | in"
+    )
+    assert lines[4] == (
+        r"| MAML | GD | R&D_1 \| none | **48.70 ± 1.84** | 48.70 ± 1.84 | +1.50 [-0.25, +3.25] "
+        "| 12,345 | 1.25 |"
+    )
+    assert "| failed | – | – | 12,345 | – |" in lines[5]
+    assert lines[6].startswith("| *control:* ANIL |")
+    assert "40.00 ± 1.00 † |" in lines[6]
+    assert "- ECML, 1-shot (failed): seed 0: not finite at step 3" in lines
+    assert "- † ANIL, 1-shot (failed): seed 0: not finite at step 3" in lines
+
+
+def test_shots_are_columns_side_by_side():
+    text = tables.markdown(table(row("maml", 40.0), row("maml", 60.0, shots=5)))
+    header, _, line = text.splitlines()[2:5]
+    assert header.index("1-shot accuracy") < header.index("5-shot accuracy")
+    assert line.index("40.00") < line.index("60.00")
+    assert sum(line.startswith("| MAML |") for line in text.splitlines()) == 1
+    assert "in the paper" not in header
+
+
+def test_latex_escapes_what_it_must():
+    text = tables.latex(table(row("maml", 48.7, 1.8, bold=True)))
+    assert r"{R\&D\_1 | none}" in text
+    assert r"\textbf{48.70 $\pm$ 1.80}" in text
+    assert "% glyphs; 5-way; 10 % noise." in text
+    (line,) = [line for line in text.splitlines() if line.startswith("{MAML}")]
+    columns = text[text.index("{lll") + 1 :].partition("}")[0]
+    assert line.count(" & ") == len(columns) - 1
+
+
+def test_csv_is_not_rounded():
+    text = tables.as_csv(table(row("maml", 48.70123, 1.5), row("ecml", None, None, **FAILED)))
+    first, second = csv.DictReader(io.StringIO(text))
+    assert float(first["accuracy"]) == 48.70123
+    assert float(first["difference_to_maml_low"]) == -0.25
+    assert (second["accuracy"], second["status"]) == ("", "failed")
+
+
+def test_a_narrow_terminal_does_without_the_geometry():
+    for width, shown in ((80, False), (160, True)):
+        console = Console(width=width, file=io.StringIO())
+        tables.show(table(row("maml", 48.7)), console)
+        text = console.file.getvalue()
+        assert "48.70 ± 1.00" in text
+        assert ("R&D" in text) == shown
+        assert max(map(len, text.splitlines())) <= width

@@ -1,0 +1,45 @@
+"""`metamirror quickstart`: all methods, equally long, in the time that is given."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from metamirror.cli import main
+from metamirror.experiments import quickstart
+from metamirror.methods import METHODS
+
+
+def test_all_methods_stand_in_one_table(tmp_path: Path, capsys, monkeypatch):
+    """As little as it ever does, one iteration each, on a smaller network."""
+    small = replace(quickstart.BASE, width=4, image_size=16, steps=1, vectorize=False)
+    monkeypatch.setattr(quickstart, "BASE", small)
+    monkeypatch.setattr(quickstart, "FEWEST_TASKS", 3)
+    out = tmp_path / "quickstart"
+    assert main(["quickstart", "--minutes", "0.01", "--out", str(out)]) == 0
+    shown = capsys.readouterr().out
+    table = json.loads((out / "table.json").read_text())
+    rows = {row["method"]: row for row in table["rows"]}
+    assert set(METHODS) < set(rows)
+    assert {"nearest-mean-pixels", "nearest-mean-features"} < set(rows)
+    assert {row["status"] for row in rows.values()} == {"done"}
+    assert table["protocol"]["data"] == "glyphs"
+    for method in METHODS:
+        run = out / rows[method]["seeds"][0]["run"]
+        assert json.loads((run / "config.json").read_text())["iterations"] == 1
+        assert 0 <= rows[method]["accuracy"] <= 100
+    # Trained with the same optimiser as blockIAF, as all are: not trained twice.
+    twin, own = rows["metasgd-as-blockiaf"], rows["metasgd"]
+    assert (twin["accuracy"], twin["seeds"]) == (own["accuracy"], own["seeds"])
+    assert (out / "report.html").is_file()
+    assert len([line for line in shown.splitlines() if line.startswith("  metamirror ")]) == 3
+
+    capsys.readouterr()
+    assert main(["quickstart", "--out", str(out)]) == 2
+    assert "is not empty" in capsys.readouterr().err
+
+
+def test_minutes_are_above_nothing(tmp_path: Path, capsys):
+    assert main(["quickstart", "--minutes", "0", "--out", str(tmp_path / "out")]) == 2
+    assert "minutes is 0" in capsys.readouterr().err
