@@ -2,33 +2,56 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
+from torch.autograd import Function
 
 from metamirror.kronecker import Shape
 from metamirror.kronecker_layers import merged_factors
 
 
 def spectral_normalised(factor: Tensor) -> Tensor:
-    r"""A stack of matrices, each divided by its largest singular value.
+    """A stack of matrices, each divided by its largest singular value."""
+    if torch._C._are_functorch_transforms_active():
+        size: Tensor = torch.linalg.matrix_norm(factor, ord=2, keepdim=True)
+    else:
+        size = SpectralNorm.apply(factor)  # type: ignore[no-untyped-call]
+    return factor / size.clamp_min(_tiny(factor))
 
-    With u and v its singular vectors, $\sigma = u^\top F v$, of which u and v may be held fixed
-    in the derivative. They come from the smaller of F F' and F'F, which is far quicker than from F
-    and as exact for the largest one. For the same reason the second derivative is not to be had.
+
+class SpectralNorm(Function):
+    r"""The largest singular value of each matrix, without a singular value decomposition.
+
+    With u and v its singular vectors, $\sigma = u^\top F v$ and $\partial\sigma = u v^\top$. They
+    come from the smaller of F F' and F'F, which is far quicker than from F and as exact for the
+    largest one.
     """
-    with torch.no_grad():
+
+    @staticmethod
+    def forward(ctx: Any, factor: Tensor) -> Tensor:
         # Squares must not overflow.
         unit = factor / factor.abs().amax((-2, -1), keepdim=True).clamp_min(_tiny(factor))
         wide = factor.shape[-1] > factor.shape[-2]
         gram = unit @ unit.mT if wide else unit.mT @ unit
         one = torch.linalg.eigh(gram)[1][..., -1:]
         other = (unit.mT if wide else unit) @ one
-        other = other / torch.linalg.vector_norm(other, dim=-2, keepdim=True).clamp_min(
-            _tiny(factor)
-        )
+        size = torch.linalg.vector_norm(other, dim=-2, keepdim=True)
+        other = other / size.clamp_min(_tiny(factor))
         outer = one @ other.mT if wide else other @ one.mT
-    size: Tensor = (factor * outer).sum((-2, -1), keepdim=True)
-    return factor / size.clamp_min(_tiny(factor))
+        ctx.save_for_backward(factor, outer)
+        found: Tensor = (factor * outer).sum((-2, -1), keepdim=True)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        factor, outer = ctx.saved_tensors
+        if not torch.is_grad_enabled():
+            return grad * outer
+        # To be differentiated again, where u and v are no constants.
+        size = torch.linalg.matrix_norm(factor, ord=2, keepdim=True)
+        return torch.autograd.grad(size, factor, grad, create_graph=True)[0]
 
 
 def _tiny(like: Tensor) -> float:
