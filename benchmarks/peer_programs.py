@@ -64,10 +64,15 @@ def each(tasks: mm.Task) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
 # The meta-gradient of a stack of tasks
 
 
-def metamirror(work: Workload, dtype: torch.dtype) -> Callable[[], Gradient]:
+def maml(work: Workload, dtype: torch.dtype) -> tuple[mm.Learner, list[str], mm.Task]:
+    """Our learner, the names of what it learns, and its tasks."""
     learner = mm.make_learner("maml", conv4(work, dtype), steps=work.steps, lr=LR)
-    tasks = pictures(work, dtype)
     names = [name for name, p in learner.model.named_parameters() if p.requires_grad]
+    return learner, names, pictures(work, dtype)
+
+
+def metamirror(work: Workload, dtype: torch.dtype) -> Callable[[], Gradient]:
+    learner, names, tasks = maml(work, dtype)
 
     def iterate() -> Gradient:
         _, gradient = learner.meta_gradient(tasks)

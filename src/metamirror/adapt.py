@@ -132,4 +132,6 @@ def _loss_and_gradient(
 
 def global_norm(tensors: Params) -> Tensor:
     """The Euclidean norm of all tensors taken as one vector, outside the graph."""
-    return torch.stack([t.detach().square().sum() for t in tensors.values()]).sum().sqrt()
+    norms = torch._foreach_norm([t.detach() for t in tensors.values()])
+    norm: Tensor = torch.linalg.vector_norm(torch.stack(norms))
+    return norm

@@ -25,7 +25,8 @@ GRID = (
     *("--iterations", "60", "--checkpoint-every", "20", "--log-every", "4"),
     *("--validate-every", "30", "--val-tasks", "3", "--test-tasks", "6"),
     # The first use of vmap imports half of torch.
-    "--vectorize", "False",
+    "--vectorize",
+    "False",
 )
 TIMES = ("seconds_per_iteration", "relative_to_maml")
 
@@ -230,7 +231,8 @@ PICTURES = (
     *("compare", "--data", "glyphs", "--methods", "maml,blockiaf", "--shots", "1", "--seeds", "1"),
     *("--width", "4", "--image-size", "16", "--queries", "4", "--steps", "1", "--lr", "0.1"),
     *("--iterations", "2", "--validate-every", "0", "--tasks-per-step", "2", "--test-tasks", "8"),
-    "--vectorize", "False",
+    "--vectorize",
+    "False",
 )
 
 
@@ -349,7 +351,8 @@ def test_a_config_file_gives_the_settings(tmp_path: Path, capsys):
                 *words,
                 "--width",
                 "8",
-                "--vectorize", "False",
+                "--vectorize",
+                "False",
                 "--out",
                 str(out),
             ]

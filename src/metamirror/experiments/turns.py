@@ -183,16 +183,25 @@ def open_workers(programs: Iterable[Program]) -> Iterator[list[Worker]]:
 
 
 def peak_mb() -> float:
-    """The most memory that this process has held, in megabytes."""
+    """The most memory that this process has held, and its children each, in megabytes."""
     status = Path("/proc/self/status")
     if status.exists():
         # Not getrusage, whose peak a new process inherits from the one that started it.
-        (line,) = (s for s in status.read_text().splitlines() if s.startswith("VmHWM:"))
-        return int(line.split()[1]) / 1024
+        children = Path(f"/proc/self/task/{os.getpid()}/children")
+        started = children.read_text().split() if children.exists() else []
+        return sum(map(_peak_of, [status, *(Path(f"/proc/{pid}/status") for pid in started)]))
     import resource  # which Windows lacks
 
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most / (1 << 20 if sys.platform == "darwin" else 1 << 10)
+
+
+def _peak_of(status: Path) -> float:
+    try:
+        lines = status.read_text().splitlines()
+    except OSError:  # it has ended
+        return 0.0
+    return sum(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) / 1024
 
 
 def take_turns(

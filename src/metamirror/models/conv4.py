@@ -68,8 +68,6 @@ class ConvBlock(nn.Module):
         weight: Tensor = self.conv.weight
         scale: Tensor = self.norm.weight
         shift: Tensor = self.norm.bias
-        if self.conv.bias is not None:
-            shift = shift + 0.0 * self.conv.bias
         negative = scale.detach() < 0
         sign: Tensor | None = None
         if negative.any():
@@ -82,7 +80,7 @@ class ConvBlock(nn.Module):
             mean = mean if sign is None else mean * sign
         true_mean = mean if sign is None else mean * sign
         self.norm.note(true_mean.view(1, -1, 1, 1), var.view(1, -1, 1, 1))
-        return normalised_relu(pooled, mean, var, scale, shift, self.norm.eps)
+        return normalised_relu(pooled, mean, var, scale, shift, self.norm.eps, self.conv.bias)
 
 
 def convolved_and_pooled(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:

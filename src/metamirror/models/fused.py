@@ -18,6 +18,7 @@ backward is a function with a backward of its own; a third derivative is refused
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -25,14 +26,28 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn import functional as F
 
-aten = torch.ops.aten
+# The overloads themselves: finding one by its arguments costs more than a small operation.
+max_pool = torch.ops.aten.max_pool2d_with_indices.default
+batch_statistics = torch.ops.aten.batch_norm_update_stats.default
+batch_norm_backward = torch.ops.aten.native_batch_norm_backward.default
+where_open = torch.ops.aten.threshold_backward.default
+convolution_backward = torch.ops.aten.convolution_backward.default
 
 
 def normalised_relu(
-    pooled: Tensor, mean: Tensor, var: Tensor, scale: Tensor, shift: Tensor, eps: float
+    pooled: Tensor,
+    mean: Tensor,
+    var: Tensor,
+    scale: Tensor,
+    shift: Tensor,
+    eps: float,
+    without_effect: Tensor | None,
 ) -> Tensor:
-    """relu(scale * (pooled - mean) / sqrt(var + eps) + shift), channel by channel."""
-    out: Tensor = NormalisedRelu.apply(pooled, mean, var, scale, shift, eps)  # type: ignore[no-untyped-call]
+    """relu(scale * (pooled - mean) / sqrt(var + eps) + shift), channel by channel.
+
+    `without_effect` is a parameter that has none, and gets a derivative of zero rather than none.
+    """
+    out: Tensor = NormalisedRelu.apply(pooled, mean, var, scale, shift, without_effect, eps)  # type: ignore[no-untyped-call]
     return out
 
 
@@ -44,10 +59,33 @@ def _adjoints(
     grad: Tensor, x: Tensor, weight: Tensor, wanted: tuple[bool, bool]
 ) -> tuple[Tensor | None, Tensor | None]:
     """A convolution's derivatives in x and in its weight, those that are wanted."""
-    by_x, by_weight, _ = aten.convolution_backward(
-        grad, x, weight, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [*wanted, False]
+    few = wanted[1] and grad.numel() <= FEW * grad.shape[1]
+    by_x, by_weight, _ = convolution_backward(
+        grad,
+        x,
+        weight,
+        None,
+        [1, 1],
+        [1, 1],
+        [1, 1],
+        False,
+        [0, 0],
+        1,
+        [wanted[0], wanted[1] and not few, False],
     )
-    return by_x, by_weight
+    return by_x, _by_weight(grad, x) if few else by_weight
+
+
+FEW = 256
+"""Up to this many places, torch's derivative of a convolution in its weight is slow to start."""
+
+
+def _by_weight(grad: Tensor, x: Tensor) -> Tensor:
+    """The derivative in the weight as one matrix product with the unfolded input."""
+    channels, filters = x.shape[1], grad.shape[1]
+    patches = F.pad(x, (1, 1, 1, 1)).unfold(2, 3, 1).unfold(3, 3, 1).permute(0, 2, 3, 4, 5, 1)
+    product = patches.reshape(-1, 9 * channels).t() @ flat(grad).view(-1, filters)
+    return product.view(3, 3, channels, filters).permute(3, 2, 0, 1).contiguous()
 
 
 class Convolve(Function):
@@ -111,11 +149,14 @@ def flat(x: Tensor) -> Tensor:
 
 def places_in_memory(y: Tensor, places: Tensor) -> Tensor:
     """Where maxima stand in channels-last y, from where max-pooling says they are in a picture."""
-    examples, channels, height, width = y.shape
-    pictures = torch.arange(examples, device=y.device) * (height * width * channels)
-    start = pictures.view(-1, 1, 1, 1) + torch.arange(channels, device=y.device).view(-1, 1, 1)
-    found = flat(torch.add(start, places, alpha=channels))
-    return found.int() if y.numel() < 2**31 else found
+    found = torch.add(_starts(*y.shape, y.device), places, alpha=y.shape[1])
+    return flat(found if y.numel() >= 2**31 else found.int())
+
+
+@lru_cache(maxsize=64)
+def _starts(examples: int, channels: int, height: int, width: int, device: torch.device) -> Tensor:
+    pictures = torch.arange(examples, device=device) * (height * width * channels)
+    return pictures.view(-1, 1, 1, 1) + torch.arange(channels, device=device).view(-1, 1, 1)
 
 
 def _by_channel(vector: Tensor) -> Tensor:
@@ -128,7 +169,7 @@ def _sums(a: Tensor, b: Tensor, centre: Tensor) -> tuple[Tensor, Tensor]:
     They are what batch normalisation's own backward computes for its shift and scale.
     """
     one = torch.ones_like(centre)
-    _, products, total = aten.native_batch_norm_backward(
+    _, products, total = batch_norm_backward(
         a, b, one, None, None, centre, one, True, 0.0, [False, True, True]
     )
     return total, products
@@ -139,8 +180,8 @@ class PoolAndStatistics(Function):
 
     @staticmethod
     def forward(ctx: Any, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        mean, var = aten.batch_norm_update_stats(y, None, None, 0.0)
-        pooled, places = aten.max_pool2d_with_indices(y, [2, 2])
+        mean, var = batch_statistics(y, None, None, 0.0)
+        pooled, places = max_pool(y, [2, 2])
         ctx.save_for_backward(y, mean, places_in_memory(y, places))
         return pooled, mean, var
 
@@ -201,22 +242,25 @@ class NormalisedRelu(Function):
         var: Tensor,
         scale: Tensor,
         shift: Tensor,
+        without_effect: Tensor | None,
         eps: float,
     ) -> Tensor:
-        slope = scale * torch.rsqrt(var + eps)
+        r = torch.rsqrt(var + eps)
+        slope = scale * r
         constant = torch.addcmul(shift, mean, slope, value=-1)
         out = torch.addcmul(_by_channel(constant), pooled, _by_channel(slope)).clamp_min_(0)
-        ctx.save_for_backward(pooled, mean, var, scale, out)
-        ctx.eps = eps
+        ctx.save_for_backward(pooled, mean, var, scale, out, r, slope)
+        ctx.without_effect = without_effect
         return out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        pooled, mean, var, scale, out = ctx.saved_tensors
+        pooled, mean, var, scale, out, r, slope = ctx.saved_tensors
         found = NormalisedReluBackward.apply(  # type: ignore[no-untyped-call]
-            grad, pooled, mean, var, scale, out.detach(), ctx.eps
+            grad, pooled, mean, var, scale, out.detach(), r, slope
         )
-        return *found, None
+        nothing = None if ctx.without_effect is None else torch.zeros_like(ctx.without_effect)
+        return *found, nothing, None
 
 
 class NormalisedReluBackward(Function):
@@ -226,6 +270,9 @@ class NormalisedReluBackward(Function):
 
     $$g_p = \gamma r g, \quad g_m = -\gamma r S, \quad g_v = -\tfrac12 \gamma r^3 P, \quad
       g_\gamma = r P, \quad g_\beta = S.$$
+
+    r and the slope $\gamma r$ are functions of the variance and the scale, which the second
+    derivatives take into account: no gradient comes to them.
     """
 
     @staticmethod
@@ -237,21 +284,16 @@ class NormalisedReluBackward(Function):
         var: Tensor,
         scale: Tensor,
         out: Tensor,
-        eps: float,
+        r: Tensor,
+        slope: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        r = torch.rsqrt(var + eps)
-        g = aten.threshold_backward(grad, out, 0)
+        g = where_open(grad, out, 0)
         total, products = _sums(g, pooled, mean)
-        slope = scale * r
         by_scale = r * products
-        ctx.save_for_backward(g, pooled, mean, scale, out, r, total, products)
-        return (
-            g * _by_channel(slope),
-            -slope * total,
-            -0.5 * slope * r * by_scale,
-            by_scale,
-            total,
-        )
+        ctx.save_for_backward(g, pooled, mean, scale, out, r, slope, total, products)
+        by_mean = torch.neg(slope * total)
+        by_var = torch.mul(slope * r, by_scale).mul_(-0.5)
+        return g * _by_channel(slope), by_mean, by_var, by_scale, total
 
     @staticmethod
     def backward(
@@ -260,23 +302,25 @@ class NormalisedReluBackward(Function):
         refuse_a_third_derivative()
         # The derivatives of Q, the inner product of the five results with the five arguments:
         # Q = slope * (sum(g u_pooled) - S u_mean) + S u_shift + P (r u_scale - slope r^2 u_var / 2)
-        g, pooled, mean, scale, out, r, total, products = ctx.saved_tensors
+        g, pooled, mean, scale, out, r, slope, total, products = ctx.saved_tensors
         u_pooled = u_pooled.contiguous(memory_format=torch.channels_last)
         _, crossed = _sums(g, u_pooled, torch.zeros_like(mean))
-        slope = scale * r
-        half = 0.5 * r * r * u_var
-        by_products = r * (u_scale - scale * half)
-        constant = u_shift - slope * u_mean - by_products * mean
+        crossed = torch.addcmul(crossed, u_mean, total, value=-1)
+        half = torch.mul(r * r, u_var).mul_(0.5)
+        bent = scale * half
+        by_products = r * (u_scale - bent)
+        constant = torch.addcmul(u_shift, slope, u_mean, value=-1)
+        constant = constant.addcmul_(by_products, mean, value=-1)
         in_g = torch.addcmul(_by_channel(constant), pooled, _by_channel(by_products))
-        in_g = torch.addcmul(in_g, u_pooled, _by_channel(slope))
-        crossed = crossed - u_mean * total
-        in_r = scale * crossed + products * (u_scale - 3 * scale * half)
+        in_g = in_g.addcmul_(u_pooled, _by_channel(slope))
+        in_r = torch.addcmul(scale * crossed, products, torch.sub(u_scale, bent, alpha=3))
         return (
-            aten.threshold_backward(in_g, out, 0),
+            where_open(in_g, out, 0),
             g * _by_channel(by_products),
-            -by_products * total,
-            -0.5 * r * r * r * in_r,
-            r * (crossed - half * products),
+            torch.neg(by_products * total),
+            (r * r * r).mul_(in_r).mul_(-0.5),
+            r * torch.addcmul(crossed, half, products, value=-1),
+            None,
             None,
             None,
         )

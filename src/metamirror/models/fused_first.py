@@ -20,7 +20,13 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn import functional as F
 
-from metamirror.models.fused import aten, flat, places_in_memory, refuse_a_third_derivative
+from metamirror.models.fused import (
+    batch_statistics,
+    flat,
+    max_pool,
+    places_in_memory,
+    refuse_a_third_derivative,
+)
 
 AT_ONCE = 1 << 19
 """Numbers of the output that are worked on at a time: about what a cache holds."""
@@ -59,8 +65,8 @@ class PoolPictures(Function):
         for part in chunks(x, filters):
             seen = patches(x[part])
             y = (seen.t() @ matrix).view(-1, height, width, filters).permute(0, 3, 1, 2)
-            mean, var = aten.batch_norm_update_stats(y, None, None, 0.0)
-            pooled[part], maxima = aten.max_pool2d_with_indices(y, [2, 2])
+            mean, var = batch_statistics(y, None, None, 0.0)
+            pooled[part], maxima = max_pool(y, [2, 2])
             means.append(mean)
             variances.append(var)
             sizes.append(y.shape[0] / examples)
