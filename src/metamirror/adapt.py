@@ -132,6 +132,6 @@ def _loss_and_gradient(
 
 def global_norm(tensors: Params) -> Tensor:
     """The Euclidean norm of all tensors taken as one vector, outside the graph."""
-    norms = torch._foreach_norm([t.detach() for t in tensors.values()])
+    norms = [torch.linalg.vector_norm(t.detach()) for t in tensors.values()]
     norm: Tensor = torch.linalg.vector_norm(torch.stack(norms))
     return norm

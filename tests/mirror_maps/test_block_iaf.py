@@ -32,7 +32,7 @@ def counterexample() -> BlockIAF:
 
 
 def quadratic(matrix):
-    return lambda phi, _: ((phi["z"] @ matrix @ phi["z"] / 2),) * 2
+    return lambda phi, phi0=None: ((phi["z"] @ matrix @ phi["z"] / 2),) * 2
 
 
 def losses_of(g, matrix, z0, lr, steps):

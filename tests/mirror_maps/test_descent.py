@@ -25,13 +25,13 @@ def design(seed: int):
 
 def least_squares(seed: int):
     x, y, ell = design(seed)
-    return lambda phi, _: ((x @ phi["w"].reshape(-1) - y).square().mean() / 2,) * 2, ell
+    return lambda phi, phi0=None: ((x @ phi["w"].reshape(-1) - y).square().mean() / 2,) * 2, ell
 
 
 def logistic(seed: int):
     x, y, ell = design(seed)
     return (
-        lambda phi, _: (
+        lambda phi, phi0=None: (
             (torch.nn.functional.softplus(-y.sign() * (x @ phi["w"].reshape(-1))).mean(),) * 2
         ),
         ell / 4,

@@ -245,7 +245,7 @@ def test_primal_and_dual_forms_give_the_same_iterates(name):
     geometry = MirrorGeometry(g)
     z0 = point(8)
     path = descend(
-        lambda phi, _: (loss(phi),) * 2,
+        lambda phi, phi0=None: (loss(phi),) * 2,
         geometry,
         geometry.begin(z0, geometry.prepare(), {}),
         steps=6,
