@@ -149,14 +149,24 @@ def flat(x: Tensor) -> Tensor:
 
 def places_in_memory(y: Tensor, places: Tensor) -> Tensor:
     """Where maxima stand in channels-last y, from where max-pooling says they are in a picture."""
-    found = torch.add(_starts(*y.shape, y.device), places, alpha=y.shape[1])
-    return flat(found if y.numel() >= 2**31 else found.int())
+    # Whole numbers of 32 bits, where they suffice, are multiplied several at a time.
+    kind = torch.int32 if y.numel() < 2**31 else torch.int64
+    starts = _starts(*y.shape, y.device, kind)
+    return flat(places.to(kind).mul_(y.shape[1]).add_(starts))
 
 
 @lru_cache(maxsize=64)
-def _starts(examples: int, channels: int, height: int, width: int, device: torch.device) -> Tensor:
+def _starts(
+    examples: int,
+    channels: int,
+    height: int,
+    width: int,
+    device: torch.device,
+    kind: torch.dtype,
+) -> Tensor:
     pictures = torch.arange(examples, device=device) * (height * width * channels)
-    return pictures.view(-1, 1, 1, 1) + torch.arange(channels, device=device).view(-1, 1, 1)
+    starts = pictures.view(-1, 1, 1, 1) + torch.arange(channels, device=device).view(-1, 1, 1)
+    return starts.to(kind)
 
 
 def _by_channel(vector: Tensor) -> Tensor:
@@ -182,7 +192,8 @@ class PoolAndStatistics(Function):
     def forward(ctx: Any, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         mean, var = batch_statistics(y, None, None, 0.0)
         pooled, places = max_pool(y, [2, 2])
-        ctx.save_for_backward(y, mean, places_in_memory(y, places))
+        if ctx.needs_input_grad[0]:
+            ctx.save_for_backward(y, mean, places_in_memory(y, places))
         return pooled, mean, var
 
     @staticmethod
@@ -257,7 +268,7 @@ class NormalisedRelu(Function):
     def backward(ctx: Any, grad: Tensor) -> Any:
         pooled, mean, var, scale, out, r, slope = ctx.saved_tensors
         found = NormalisedReluBackward.apply(  # type: ignore[no-untyped-call]
-            grad, pooled, mean, var, scale, out.detach(), r, slope
+            grad, pooled, mean, var, scale, out.detach(), r, slope, torch.is_grad_enabled()
         )
         nothing = None if ctx.without_effect is None else torch.zeros_like(ctx.without_effect)
         return *found, nothing, None
@@ -286,14 +297,20 @@ class NormalisedReluBackward(Function):
         out: Tensor,
         r: Tensor,
         slope: Tensor,
+        again: bool,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         g = where_open(grad, out, 0)
         total, products = _sums(g, pooled, mean)
         by_scale = r * products
-        ctx.save_for_backward(g, pooled, mean, scale, out, r, slope, total, products)
+        if again:
+            # To be differentiated again: g is needed as it is.
+            ctx.save_for_backward(g, pooled, mean, scale, out, r, slope, total, products)
+            by_pooled = g * _by_channel(slope)
+        else:
+            by_pooled = g.mul_(_by_channel(slope))
         by_mean = torch.neg(slope * total)
         by_var = torch.mul(slope * r, by_scale).mul_(-0.5)
-        return g * _by_channel(slope), by_mean, by_var, by_scale, total
+        return by_pooled, by_mean, by_var, by_scale, total
 
     @staticmethod
     def backward(
@@ -320,7 +337,5 @@ class NormalisedReluBackward(Function):
             torch.neg(by_products * total),
             (r * r * r).mul_(in_r).mul_(-0.5),
             r * torch.addcmul(crossed, half, products, value=-1),
-            None,
-            None,
-            None,
+            *[None] * 4,
         )
