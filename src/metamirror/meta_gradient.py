@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from metamirror.forked import can_fork, over_tasks_forked
 from metamirror.nested import tensors_in, with_tensors
-from metamirror.parallel import gains_by_threads, over_tasks
+from metamirror.parallel import over_tasks
 from metamirror.types import Params, Task
 
 if TYPE_CHECKING:
     from metamirror.learner import Learner
 
 Gradients = list[Tensor | None]
-
-SMALL = 1 << 19
-"""Numbers in a query set up to which operations are so short that threads wait for Python."""
 
 
 class Prepared:
@@ -60,7 +55,7 @@ def sum_of_gradients(
     total: Gradients = [None] * len(inputs)
     losses: list[Tensor] = []
     accuracies: list[Tensor] = []
-    for loss, accuracy, *grads in _each(learner, one, tasks):
+    for loss, accuracy, *grads in over_tasks(learner, one, range(len(tasks))):
         assert loss is not None
         assert accuracy is not None
         losses.append(loss)
@@ -74,20 +69,6 @@ def sum_of_gradients(
         torch.stack(accuracies),
         [torch.zeros_like(p) if g is None else g for g, p in zip(whole, parameters, strict=True)],
     )
-
-
-def _each(
-    learner: Learner, one: Callable[[Learner, int], Gradients], tasks: Sequence[Task]
-) -> Iterator[Gradients]:
-    """What one gives for each task: side by side, in threads or in processes."""
-    workers = min(len(tasks), torch.get_num_threads())
-    small = tasks[0].query.x.numel() <= SMALL and next(learner.parameters()).dtype in (
-        torch.float32,
-        torch.float64,
-    )
-    if workers > 1 and small and can_fork() and gains_by_threads(learner):
-        return over_tasks_forked(partial(one, learner), range(len(tasks)), workers)
-    return over_tasks(learner, one, range(len(tasks)))
 
 
 def _added(a: Tensor | None, b: Tensor | None) -> Tensor | None:
