@@ -8,13 +8,15 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 import metamirror as mm
 from metamirror.cli import main
 from metamirror.evaluate import evaluate_stream
-from metamirror.experiments.convergence import convergence, group, mean_and_interval
+from metamirror.experiments.convergence import convergence, group
+from metamirror.experiments.intervals import estimate
 from metamirror.train import train
 from runs import small
 
@@ -76,18 +78,21 @@ def test_the_numbers_are_those_of_adapting_by_hand_also_beyond_the_trained_steps
     assert interval == pytest.approx(1.96 * deviation / TASKS**0.5, rel=1e-4)
 
 
-def test_seeds_of_one_method_are_one_curve_whose_interval_knows_both(found):
+def test_seeds_of_one_method_are_one_curve_whose_interval_knows_both(runs, found):
     assert [(c["label"], c["seeds"]) for c in found[0]["curves"]] == [
         ("maml", [0, 1]),
         ("gradnet", [0]),
     ]
-    # Tasks that are all alike leave the seeds, seeds that are all alike the tasks.
-    seeds = torch.tensor([1.0, 3.0, 5.0])[:, None, None].expand(3, 10, 1)
-    mean, interval = mean_and_interval(seeds)
-    assert (mean.item(), interval.item()) == pytest.approx((3.0, 1.96 * 2 / 3**0.5))
-    tasks = torch.arange(10.0)[None, :, None].expand(3, 10, 1)
-    expected = 1.96 * torch.arange(10.0).std().item() / 10**0.5
-    assert mean_and_interval(tasks)[1].item() == pytest.approx(expected)
+    # The interval of a table of seeds and tasks, as in a comparison.
+    losses = np.array(
+        [
+            [by_hand(runs[name], task, 0)[0][0] for task in range(TASKS)]
+            for name in ("maml-0", "maml-1")
+        ]
+    )
+    half = found[0]["curves"][0]["points"][0]["support_loss_ci95"]
+    assert half == pytest.approx(estimate(losses).half, rel=1e-3)
+    assert half > 1.96 * losses.mean(0).std(ddof=1) / TASKS**0.5
 
 
 def test_curves_of_one_method_are_told_apart_by_what_differs(runs, tmp_path):

@@ -15,7 +15,7 @@ import torch
 
 import metamirror as mm
 from metamirror.cli import main
-from metamirror.experiments.comparison.intervals import estimate
+from metamirror.experiments.intervals import estimate
 from runs import forks
 
 GRID = (

@@ -17,6 +17,7 @@ from metamirror.data import TaskStream
 from metamirror.device import choose_device
 from metamirror.distributed import Ranks
 from metamirror.evaluate import evaluate_stream, loaded, warn_of_other_data
+from metamirror.experiments.intervals import estimate
 from metamirror.learner import check_steps
 from metamirror.options import parse_spec
 from metamirror.report.convergence_figure import write_figure, write_numbers
@@ -176,19 +177,6 @@ def same_tasks(streams: dict[Path, TaskStream]) -> dict[str, Any]:
     return expected
 
 
-def mean_and_interval(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Means of (seeds, tasks, ...) and half their 95 % intervals, over tasks and seeds.
-
-    Every seed sees the same tasks, so that the two vary independently: the variance of the mean is
-    that between tasks (of means over seeds) / tasks and that between seeds (of means over
-    tasks) / seeds. With one seed this is 1.96 std / sqrt(tasks), as everywhere else.
-    """
-    variance = values.mean(0).var(0) / values.shape[1]
-    if values.shape[0] > 1:
-        variance = variance + values.mean(1).var(0) / values.shape[0]
-    return values.mean((0, 1)), 1.96 * variance.sqrt()
-
-
 def describe(measured: list[Measured], protocol: dict[str, Any], measure: str) -> dict[str, Any]:
     """Every curve with its intervals, and the paper's observations checked against MAML's."""
     reference = next(
@@ -221,8 +209,11 @@ def _points(measured: Measured, measure: str) -> list[dict[str, float | int]]:
         ("grad_norm", measured.grad_norm),
         (measure, measured.query),
     ):
-        mean, interval = mean_and_interval(values)
-        columns |= {name: mean.tolist(), f"{name}_ci95": interval.tolist()}
+        estimates = [estimate(at_k.numpy()) for at_k in values.unbind(-1)]
+        columns |= {
+            name: [e.mean for e in estimates],
+            f"{name}_ci95": [e.half for e in estimates],
+        }
     return [
         {"k": k, **{name: column[k] for name, column in columns.items()}}
         for k in range(measured.query.shape[-1])

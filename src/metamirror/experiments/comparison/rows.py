@@ -13,9 +13,9 @@ import numpy as np
 
 from metamirror.evaluate import read_tasks
 from metamirror.experiments.comparison.entries import BASELINE
-from metamirror.experiments.comparison.intervals import Figures, estimate
 from metamirror.experiments.comparison.jobs import Job, Record, read_record
 from metamirror.experiments.comparison.plan import Row
+from metamirror.experiments.intervals import Figures, estimate
 from metamirror.tracking import TIMING
 
 BySeed = Mapping[int | None, Figures]

@@ -9,8 +9,8 @@ import pytest
 from scipy import stats
 
 from metamirror.evaluate import mean_and_interval
-from metamirror.experiments.comparison.intervals import estimate, student
 from metamirror.experiments.comparison.rows import difference
+from metamirror.experiments.intervals import estimate, student
 
 
 @pytest.mark.parametrize("freedom", [1, 2, 3.7, 8, 41.5, 599, 1e5])
