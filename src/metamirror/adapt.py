@@ -80,14 +80,13 @@ def descend(
         return geometry.step(state, grad, lr), phi, loss.detach(), global_norm(grad)
 
     with torch.set_grad_enabled(order != "none"):
+        centre = phi0 or {}
         for _ in range(steps):
             before = state
             if recompute_through is None or order != "second":
-                state, phi, loss, norm = step(before, phi0 or {})
+                state, phi, loss, norm = step(before, centre)
             else:
-                state, phi, loss, norm = recomputed(
-                    step, before, phi0 or {}, through=recompute_through
-                )
+                state, phi, loss, norm = recomputed(step, before, centre, through=recompute_through)
             losses.append(loss)
             norms.append(norm)
             if keep:

@@ -47,7 +47,7 @@ class RunConfig:
         norm: whose statistics normalise the query.
         prior: an explicit prior of the lower level, such as isotropic:0.1.
         vectorize: run the tasks of a step under torch.func.vmap; by default where that is faster.
-        recompute: build inner steps' graphs anew when needed: less memory, a third more time.
+        recompute: build inner steps' graphs anew when needed: less memory, more time.
         validate_every: iterations between validations; 0 for none, so that best is last.
         val_tasks: validation tasks, the same ones every time.
         checkpoint_every: iterations between checkpoints.

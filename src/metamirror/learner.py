@@ -88,7 +88,7 @@ class Learner(nn.Module):
             ("transductive", as MAML and the paper's code do) or the support set's ("inductive").
         vectorize: run the tasks of a step under `torch.func.vmap` instead of one after the other.
         recompute: build each inner step's graph again when the outer level needs it, so that
-            memory hardly grows with the number of steps, for about a third more time.
+            memory hardly grows with the number of steps, at the price of time.
     """
 
     def __init__(
