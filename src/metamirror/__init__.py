@@ -3,6 +3,7 @@
 from metamirror import mirror_maps, models, priors
 from metamirror.allocator import tune_allocator
 from metamirror.checkpoint import load, save
+from metamirror.crew import Crew
 from metamirror.data import tasks
 from metamirror.geometry import Geometry
 from metamirror.learner import Adapted, Learner
@@ -14,6 +15,7 @@ __all__ = [
     "METHODS",
     "Adapted",
     "Batch",
+    "Crew",
     "Geometry",
     "Learner",
     "Task",

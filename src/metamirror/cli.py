@@ -88,6 +88,7 @@ def train_from(base: RunConfig) -> Callable[..., None]:
         device: str = "auto",
         data_dir: Path | None = None,
         tensorboard: bool = False,
+        processes: int | None = None,
     ) -> None:
         """Meta-trains one method and leaves a run folder; torchrun spreads it over processes.
 
@@ -99,6 +100,8 @@ def train_from(base: RunConfig) -> Callable[..., None]:
             device: auto (CUDA, MPS or CPU, in this order), or one of them.
             data_dir: where the data are, if not in the usual place.
             tensorboard: write TensorBoard events as well.
+            processes: that share the tasks of a step on CPUs; by default as many as make it
+                fastest. Results do not depend on it.
         """
         folder = out or default_folder(settings)
         if settings.data.startswith("folder:"):
@@ -111,6 +114,7 @@ def train_from(base: RunConfig) -> Callable[..., None]:
             device=device,
             data_dir=data_dir,
             tensorboard=tensorboard,
+            processes=processes,
         )
         if os.environ.get("RANK", "0") == "0":
             print(f"done: {folder}; next: metamirror evaluate {folder}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from numbers import Integral, Real
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +32,9 @@ from metamirror.types import (
     check_task,
     loss_for,
 )
+
+if TYPE_CHECKING:
+    from metamirror.crew import Crew
 
 Norm = Literal["transductive", "inductive"]
 
@@ -271,6 +274,7 @@ class Learner(nn.Module):
         parameters: Sequence[Tensor] | None = None,
         *,
         seeds: Sequence[int] | None = None,
+        crew: Crew | None = None,
     ) -> tuple[TaskLosses, list[Tensor]]:
         """The gradient of `meta_loss`, in less time and memory than by differentiating that.
 
@@ -281,6 +285,7 @@ class Learner(nn.Module):
             tasks: tensors with a leading task axis.
             parameters: what to differentiate by; by default all that the outer level learns.
             seeds: one per task, of the method's own noise; by default drawn from torch's.
+            crew: processes that share the tasks; by default threads do.
 
         >>> import metamirror as mm
         >>> learner = mm.make_learner("maml", mm.models.MLP(1, 1))
@@ -295,7 +300,7 @@ class Learner(nn.Module):
             grads = torch.autograd.grad(loss.mean(), tuple(parameters), materialize_grads=True)
             return TaskLosses(loss.detach(), accuracy), list(grads)
         noise = self._check_tasks(tasks, seeds)
-        loss, accuracy, total = sum_of_gradients(self, _split(tasks), noise, parameters)
+        loss, accuracy, total = sum_of_gradients(self, _split(tasks), noise, parameters, crew)
         return TaskLosses(loss, accuracy), [grad / len(noise) for grad in total]
 
     def task_loss(self, task: Task, state: State) -> TaskLosses:

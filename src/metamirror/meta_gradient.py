@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,6 +13,7 @@ from metamirror.parallel import over_tasks
 from metamirror.types import Params, Task
 
 if TYPE_CHECKING:
+    from metamirror.crew import Crew
     from metamirror.learner import Learner
 
 Gradients = list[Tensor | None]
@@ -40,22 +41,42 @@ class Prepared:
         return list(torch.autograd.grad(ends, tuple(parameters), grads, allow_unused=True))
 
 
+def task_gradient(
+    learner: Learner,
+    prepared: Prepared,
+    task: Task,
+    noise: Params,
+    parameters: Sequence[Tensor],
+) -> Gradients:
+    """One task's objective and accuracy, and its gradient as far as the cut."""
+    state = learner.geometry.begin(learner.start(), prepared.value, noise)
+    loss, accuracy = learner.task_loss(task, state)
+    inputs = (*parameters, *prepared.leaves)
+    return [loss.detach(), accuracy, *torch.autograd.grad(loss, inputs, allow_unused=True)]
+
+
 def sum_of_gradients(
-    learner: Learner, tasks: Sequence[Task], noise: Sequence[Params], parameters: Sequence[Tensor]
+    learner: Learner,
+    tasks: Sequence[Task],
+    noise: Sequence[Params],
+    parameters: Sequence[Tensor],
+    crew: Crew | None = None,
 ) -> tuple[Tensor, Tensor, list[Tensor]]:
     """Each task's objective and accuracy, and the gradient of the objectives' sum."""
     prepared = Prepared(learner.geometry.prepare())
-    inputs = (*parameters, *prepared.leaves)
 
     def one(double: Learner, i: int) -> Gradients:
-        state = double.geometry.begin(double.start(), prepared.value, noise[i])
-        loss, accuracy = double.task_loss(tasks[i], state)
-        return [loss.detach(), accuracy, *torch.autograd.grad(loss, inputs, allow_unused=True)]
+        return task_gradient(double, prepared, tasks[i], noise[i], parameters)
 
-    total: Gradients = [None] * len(inputs)
+    found: Iterable[Gradients]
+    if crew is None:
+        found = over_tasks(learner, one, range(len(tasks)))
+    else:
+        found = crew.gradients(learner, prepared, tasks, noise, parameters)
+    total: Gradients = [None] * (len(parameters) + len(prepared.leaves))
     losses: list[Tensor] = []
     accuracies: list[Tensor] = []
-    for loss, accuracy, *grads in over_tasks(learner, one, range(len(tasks))):
+    for loss, accuracy, *grads in found:
         assert loss is not None
         assert accuracy is not None
         losses.append(loss)

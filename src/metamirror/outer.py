@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from metamirror.config import RunConfig
+from metamirror.crew import Crew
 from metamirror.data import TaskStream
 from metamirror.device import place
 from metamirror.distributed import Ranks
@@ -94,6 +95,7 @@ def meta_gradient(
     ranks: Ranks,
     *,
     stop: bool = False,
+    crew: Crew | None = None,
 ) -> MetaGradient:
     """Each rank differentiates the loss of its own tasks; one sum over ranks gives the whole."""
     indices = ranks.share(stream.batch)
@@ -103,7 +105,9 @@ def meta_gradient(
     own: dict[int, float] = {}
     if indices:
         try:
-            losses, accuracies, grads = _differentiated(learner, parameters, stream, step, indices)
+            losses, accuracies, grads = _differentiated(
+                learner, parameters, stream, step, indices, crew
+            )
             flat[:size] = torch.cat([g.flatten() for g in grads])
             flat[size] = losses.sum() / stream.batch
             flat[size + 1] = accuracies.sum() / stream.batch
@@ -122,12 +126,13 @@ def _differentiated(
     stream: TaskStream,
     step: int,
     indices: Sequence[int],
+    crew: Crew | None = None,
 ) -> tuple[Tensor, Tensor, list[Tensor]]:
     """Losses and accuracies of some tasks of a step, and their part of the meta-gradient."""
     tasks = place(stream.stack(step, indices), learner)
     every = stream.seeds(step)
     (losses, accuracies), grads = learner.meta_gradient(
-        tasks, parameters, seeds=[every[i] for i in indices]
+        tasks, parameters, seeds=[every[i] for i in indices], crew=crew
     )
     # The mean over the tasks of the step, wherever they are: a rank's own mean would weigh the
     # tasks of a smaller share more.

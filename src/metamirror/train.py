@@ -13,6 +13,7 @@ from torch import Tensor
 from metamirror import checkpoint, nonfinite, snapshot
 from metamirror.build import build_learner, build_stream
 from metamirror.config import RunConfig
+from metamirror.crew import Crew, processes_for
 from metamirror.data import TaskStream
 from metamirror.distributed import joined_ranks
 from metamirror.evaluate import ALONE, evaluate_stream, summary
@@ -42,6 +43,7 @@ def train(
     device: str = "auto",
     data_dir: Path | None = None,
     tensorboard: bool = False,
+    processes: int | None = 1,
 ) -> Learner:
     """Trains a learner and leaves a run folder; under torchrun, as one of its ranks.
 
@@ -52,6 +54,8 @@ def train(
         device: auto, cpu, cuda or mps.
         data_dir: where the data are, if not in the usual place.
         tensorboard: write events for TensorBoard as well.
+        processes: of a `Crew` that shares each step's tasks, this one included; None for as many
+            as make it fastest.
     """
     config.check()
     if tensorboard:
@@ -91,6 +95,10 @@ def train(
             tracker = stack.enter_context(
                 Tracker(out, standing.metrics_bytes, standing.step, tensorboard)
             )
+        own = len(ranks.share(config.tasks_per_step))
+        if processes is None:
+            processes = processes_for(learner, stream.example_shape, own)
+        crew = stack.enter_context(Crew(learner, processes)) if processes > 1 else None
         progress = stack.enter_context(
             Progress(
                 f"train {config.method}",
@@ -124,7 +132,13 @@ def train(
             say(f"{out} is finished: all {config.iterations} iterations are done")
         for step in range(standing.step, config.iterations):
             gradient = meta_gradient(
-                learner, parameters, stream, step, ranks, stop=interrupts.received is not None
+                learner,
+                parameters,
+                stream,
+                step,
+                ranks,
+                stop=interrupts.received is not None,
+                crew=crew,
             )
             if gradient.finite:
                 standing.skipped_in_a_row = 0

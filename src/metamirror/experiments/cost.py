@@ -15,6 +15,7 @@ import torch
 
 from metamirror.allocator import tune_allocator
 from metamirror.build import extra_parameters
+from metamirror.crew import Crew, processes_for
 from metamirror.experiments.turns import (
     Program,
     Ratio,
@@ -24,6 +25,7 @@ from metamirror.experiments.turns import (
     ratio,
     take_turns,
 )
+from metamirror.learner import Learner
 from metamirror.methods import METHODS, make_learner
 from metamirror.models import Conv4
 from metamirror.models.conv4 import check_sizes
@@ -147,14 +149,21 @@ def prepare(method: str, work: Workload) -> Work:
     tasks = work.stack()
     learned = [p for p in learner.parameters() if p.requires_grad]
     optimizer = torch.optim.Adam(learned, lr=1e-3)
+    crew = crew_as_trained(learner, work)
 
     def iterate() -> None:
-        _, gradient = learner.meta_gradient(tasks, learned)
+        _, gradient = learner.meta_gradient(tasks, learned, crew=crew)
         for p, grad in zip(learned, gradient, strict=True):
             p.grad = grad
         optimizer.step()
 
     return iterate
+
+
+def crew_as_trained(learner: Learner, work: Workload) -> Crew | None:
+    """The processes that `metamirror train` would share the tasks with; they end with this one."""
+    processes = processes_for(learner, work.shape, work.tasks)
+    return Crew(learner, processes) if processes > 1 else None
 
 
 def measure_cost(

@@ -71,7 +71,8 @@ class Worker:
         # Spawned, not forked: a forked process would begin with its parent's memory.
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, program), daemon=True)
+        # No daemon, since it may start processes of its own.
+        self._process = context.Process(target=_serve, args=(theirs, program))
         self._process.start()
         theirs.close()
         self._ready = False

@@ -56,7 +56,7 @@ def do(job: Job, place: Place) -> Record:
 def _train_and_judge(job: Job, place: Place) -> Record:
     assert job.folder is not None
     run, config = place.out / job.folder, parse_config(job.config, job.name)
-    train(config, run, resume=True, device=place.device, data_dir=place.data_dir)
+    train(config, run, resume=True, device=place.device, data_dir=place.data_dir, processes=None)
     if not job.tasks:
         return Record(asdict(job), found={})
     found = evaluate_run(
