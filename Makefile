@@ -47,7 +47,7 @@ $(PEERS): $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[bench]"
 	touch $@
 
-results/peers.json: benchmarks/peers.py benchmarks/peer_programs.py benchmarks/peer_ranks.py | $(PEERS)
+results/peers.json: benchmarks/peers.py benchmarks/peer_programs.py | $(PEERS)
 	$(BIN)/python benchmarks/peers.py --shape omniglot,mini-imagenet --shots 1,5 --threads 1,2 --out $@
 	$(BIN)/python benchmarks/peers.py --adapt --threads 1,2 --out $@
 

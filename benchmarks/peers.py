@@ -32,10 +32,8 @@ from metamirror.experiments.turns import (
 )
 from metamirror.files import read_json, write_json
 from metamirror.progress import Progress
-from peer_ranks import two_ranks
 
 OURS = "metamirror"
-OVER_RANKS = "metamirror, 2 ranks"
 AGREEMENT = 1e-8
 # One iteration is long enough to be timed; an adaptation is not.
 ADAPTATION_TURN = 1.0
@@ -45,8 +43,6 @@ def measure(
     work: Workload, threads: int, rounds: int, adapt: bool, tune_peers: bool
 ) -> dict[str, object]:
     programs = dict(peers.ADAPTATIONS if adapt else peers.META_GRADIENTS)
-    if threads > 1 and not adapt:
-        programs[OVER_RANKS] = two_ranks
     names = peers.installed(programs)
     if missing := set(programs) - set(names):
         raise ValueError(f"{', '.join(missing)} is not installed: pip install 'metamirror[bench]'")
@@ -59,9 +55,7 @@ def measure(
         open_workers(
             Program(
                 name,
-                partial(
-                    peers.prepare, programs[name], tune_peers or name in (OURS, OVER_RANKS), work
-                ),
+                partial(peers.prepare, programs[name], tune_peers or name == OURS, work),
                 threads,
             )
             for name in names
@@ -77,15 +71,10 @@ def measure(
             workers, rounds, turn_seconds=ADAPTATION_TURN if adapt else 0.0, after_turn=show
         )
         rows = {worker.program.name: summary(worker) for worker in workers}
-    others = [name for name in names if name not in (OURS, OVER_RANKS)]
+    others = [name for name in names if name != OURS]
     fastest = min(others, key=lambda name: rows[name]["seconds"])
     leanest = min(others, key=lambda name: rows[name]["peak_mb"])
     against = {name: ratio(seconds[OURS], seconds[name]) for name in others}
-    over_ranks = (
-        {name: ratio(seconds[OVER_RANKS], seconds[name]) for name in others}
-        if OVER_RANKS in names
-        else {}
-    )
     return {
         **asdict(work),
         **machine(threads),
@@ -95,7 +84,6 @@ def measure(
         "tuned_peers": tune_peers,
         "fastest_peer": fastest,
         "time_against": {name: [r.median, *r.interval] for name, r in against.items()},
-        "two_ranks_against": {name: [r.median, *r.interval] for name, r in over_ranks.items()},
         "leanest_peer": leanest,
         "memory_against_leanest": rows[OURS]["peak_mb"] / rows[leanest]["peak_mb"],
         "programs": rows,
@@ -113,9 +101,6 @@ def show_case(key: str, found: dict) -> None:
             against = f"{median:.3f} [{low:.3f}, {high:.3f}]{mark}"
         times = f"{row['seconds']:9.4f} {row['cpu_seconds']:9.4f}"
         print(f"  {name:12} {times} {row['peak_mb']:8.0f}   {against}")
-    if found["two_ranks_against"]:
-        median, low, high = found["two_ranks_against"][found["fastest_peer"]]
-        print(f"  two ranks against the fastest: {median:.3f} [{low:.3f}, {high:.3f}]")
     print(
         f"  memory against the leanest, {found['leanest_peer']}: "
         f"{found['memory_against_leanest']:.2f}"

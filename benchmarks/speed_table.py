@@ -42,14 +42,12 @@ def peers(results: Path) -> str:
             programs[name] for name in ("metamirror", found["fastest_peer"], found["leanest_peer"])
         )
         digits = 2 if ours["seconds"] > 0.2 else 4
-        over_ranks = found.get("two_ranks_against", {}).get(found["fastest_peer"])
         rows.append(
             (
                 case,
                 f"{ours['seconds']:.{digits}f}",
                 f"{fastest['seconds']:.{digits}f} ({found['fastest_peer']})",
                 f"**{with_interval(*found['time_against'][found['fastest_peer']])}**",
-                with_interval(*over_ranks) if over_ranks else "",
                 f"{ours['peak_mb']:.0f}",
                 f"{leanest['peak_mb']:.0f} ({found['leanest_peer']})",
                 f"{found['memory_against_leanest']:.2f}",
@@ -60,7 +58,6 @@ def peers(results: Path) -> str:
         "s",
         "fastest peer, s",
         "ratio",
-        "two ranks",
         "peak MB",
         "leanest, MB",
         "ratio",
