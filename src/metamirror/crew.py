@@ -104,12 +104,11 @@ class Crew:
     def gradients(
         self,
         learner: Learner,
-        prepared: Prepared,
         tasks: Sequence[Task],
         noise: Sequence[Params],
         parameters: Sequence[Tensor],
-    ) -> list[Gradients]:
-        """What `task_gradient` gives for each task, in their order."""
+    ) -> tuple[Prepared, list[Gradients]]:
+        """What was prepared for the tasks, and what `task_gradient` gives for each, in order."""
         if learner is not self.learner:
             raise ValueError("this crew was made for another learner: make one for this")
         if learner.draws_noise:
@@ -126,13 +125,16 @@ class Crew:
                 # Whether it has died is told by the answer that does not come.
                 with contextlib.suppress(OSError):
                     pipe.send((state, wanted, own))
+            # Each process prepares for itself: sending would take longer.
+            prepared = Prepared(learner.prepare())
             found = [self._own_share(prepared, tasks, noise, parameters, shares[0])]
             found += [self._answer(i) for i in range(1, self.processes)]
         except BaseException:
             # Answers that nobody waits for would be taken for those of the next step.
             self.close()
             raise
-        return [found[i % self.processes][i // self.processes] for i in range(len(tasks))]
+        each = [found[i % self.processes][i // self.processes] for i in range(len(tasks))]
+        return prepared, each
 
     def _own_share(
         self,
@@ -207,7 +209,7 @@ def _share(
             tensor.copy_(torch.from_numpy(value))
     every = list(learner.parameters())
     parameters = [every[i] for i in wanted]
-    prepared = Prepared(learner.geometry.prepare())
+    prepared = Prepared(learner.prepare())
     found = []
     for packed, arrays in own:
         sx, sy, qx, qy = (torch.from_numpy(a) for a in packed)

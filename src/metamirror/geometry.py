@@ -30,7 +30,7 @@ class Geometry(nn.Module):
       \phi = \mathrm{primal}(z).$$
 
     A subclass overrides `primal` (a mirror map), `direction` (a preconditioner), or both. Its
-    own parameters are meta-learned. The three methods below `step` exist so that each thing is
+    own parameters are meta-learned. The methods below `step` exist so that each thing is
     computed as rarely as it can be: once per outer step, once per task, once per inner step.
 
     >>> class Halved(Geometry):
@@ -60,6 +60,10 @@ class Geometry(nn.Module):
 
     def prepare(self) -> Mapping[str, Any]:
         """What depends on the meta-parameters alone: once per outer step, shared by all tasks."""
+        return {}
+
+    def prepare_start(self, theta: Params, prepared: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What depends on the learned start as well: as often, and added to what is prepared."""
         return {}
 
     def draw(self, generator: torch.Generator) -> Params:

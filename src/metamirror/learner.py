@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -253,7 +253,7 @@ class Learner(nn.Module):
     def task_losses(self, tasks: Task, *, seeds: Sequence[int] | None = None) -> TaskLosses:
         """The objective of each task of a stack, and the accuracy; arguments as in `meta_loss`."""
         noise = self._check_tasks(tasks, seeds)
-        theta, prepared = self.start(), self.geometry.prepare()
+        theta, prepared = self.start(), self.prepare()
 
         def one(task: Task, noise: Params) -> TaskLosses:
             return self.task_loss(task, self.geometry.begin(theta, prepared, noise))
@@ -325,6 +325,11 @@ class Learner(nn.Module):
         }
 
     # What objectives and experiments call
+
+    def prepare(self) -> Mapping[str, Any]:
+        """What the tasks of an outer step share."""
+        prepared = self.geometry.prepare()
+        return {**prepared, **self.geometry.prepare_start(self.start(), prepared)}
 
     def begin(self, *, seed: int | None = None) -> State:
         """The state at k = 0 of one task."""

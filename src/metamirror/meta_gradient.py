@@ -20,7 +20,7 @@ Gradients = list[Tensor | None]
 
 
 class Prepared:
-    """What a geometry prepares once per outer step, cut off from its graph for the tasks' sake.
+    """What the tasks of an outer step share, cut off from its graph for the tasks' sake.
 
     Each task differentiates as far as the cut; one backward for all of them does the rest.
     """
@@ -63,16 +63,16 @@ def sum_of_gradients(
     crew: Crew | None = None,
 ) -> tuple[Tensor, Tensor, list[Tensor]]:
     """Each task's objective and accuracy, and the gradient of the objectives' sum."""
-    prepared = Prepared(learner.geometry.prepare())
-
-    def one(double: Learner, i: int) -> Gradients:
-        return task_gradient(double, prepared, tasks[i], noise[i], parameters)
-
     found: Iterable[Gradients]
-    if crew is None:
-        found = over_tasks(learner, one, range(len(tasks)))
+    if crew is not None:
+        prepared, found = crew.gradients(learner, tasks, noise, parameters)
     else:
-        found = crew.gradients(learner, prepared, tasks, noise, parameters)
+        prepared = Prepared(learner.prepare())
+
+        def one(double: Learner, i: int) -> Gradients:
+            return task_gradient(double, prepared, tasks[i], noise[i], parameters)
+
+        found = over_tasks(learner, one, range(len(tasks)))
     total: Gradients = [None] * (len(parameters) + len(prepared.leaves))
     losses: list[Tensor] = []
     accuracies: list[Tensor] = []

@@ -148,7 +148,7 @@ def prepare(method: str, work: Workload) -> Work:
     )
     tasks = work.stack()
     learned = [p for p in learner.parameters() if p.requires_grad]
-    optimizer = torch.optim.Adam(learned, lr=1e-3)
+    optimizer = torch.optim.Adam(learned, lr=1e-3, fused=True)
     crew = crew_as_trained(learner, work)
 
     def iterate() -> None:

@@ -24,12 +24,21 @@ class MirrorGeometry(Geometry):
     def prepare(self) -> dict[str, Any]:
         return {"prepared": self.g.prepare()}
 
+    def prepare_start(self, theta: Params, prepared: Mapping[str, Any]) -> dict[str, Any]:
+        # All tasks begin at one point, and share its image.
+        return {"phi0": self.g(theta, prepared["prepared"])}
+
     def begin(self, theta: Params, prepared: Mapping[str, Any], noise: Params) -> State:
         return State(theta, prepared)
 
     def primal(self, state: State) -> Params:
-        phi: Params = self.g(state.z, state.memory["prepared"])
+        memory = state.memory
+        phi: Params = memory["phi0"] if "phi0" in memory else self.g(state.z, memory["prepared"])
         return phi
+
+    def step(self, state: State, grad: Params, lr: float) -> State:
+        z, memory = super().step(state, grad, lr)
+        return State(z, {"prepared": memory["prepared"]})
 
     def candidate_mirror_map(self, theta: Params) -> MirrorMap:
         return self.g
