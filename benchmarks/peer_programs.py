@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import metamirror as mm
+from metamirror.allocator import spare_memory_for
 from metamirror.experiments.cost import Workload, crew_as_trained
 
 LR = 0.05
@@ -221,6 +222,7 @@ def prepare(program: Callable, tune: bool, work: Workload) -> Callable[[], objec
     """What a process of the measurement runs, in float32."""
     if tune:
         mm.tune_allocator()
+        spare_memory_for(work.shape)
     return program(work, torch.float32)
 
 

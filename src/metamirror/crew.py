@@ -21,16 +21,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from metamirror.allocator import tune_allocator
+from metamirror.allocator import small_pictures, tune_allocator
 from metamirror.meta_gradient import Gradients, Prepared, task_gradient
 from metamirror.parallel import gains_by_threads
 from metamirror.types import Batch, Params, Task
 
 if TYPE_CHECKING:
     from metamirror.learner import Learner
-
-SMALL = 64
-"""Height and width of pictures up to which processes are faster than threads."""
 
 Array = np.ndarray[Any, Any]
 
@@ -175,7 +172,7 @@ def processes_for(learner: Learner, example_shape: Sequence[int], tasks: int) ->
 
     With large pictures, operations are long enough for threads, which take less memory.
     """
-    small = len(example_shape) == 3 and max(example_shape[1:]) <= SMALL
+    small = small_pictures(example_shape)
     if not small or learner.vectorize or not gains_by_threads(learner):
         return 1
     return max(1, min(torch.get_num_threads(), tasks))

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from metamirror import checkpoint, nonfinite, snapshot
+from metamirror.allocator import spare_memory_for
 from metamirror.build import build_learner, build_stream
 from metamirror.config import RunConfig
 from metamirror.crew import Crew, processes_for
@@ -68,6 +69,7 @@ def train(
             if config.validate_every
             else None
         )
+        spare_memory_for(stream.example_shape)
         learner = build_learner(config, stream, ranks.device)
         optimizer = build_optimizer(config, learner)
         parameters = parameters_of(optimizer)

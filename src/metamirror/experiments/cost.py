@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from metamirror.allocator import tune_allocator
+from metamirror.allocator import spare_memory_for, tune_allocator
 from metamirror.build import extra_parameters
 from metamirror.crew import Crew, processes_for
 from metamirror.experiments.turns import (
@@ -139,6 +139,7 @@ def parse_methods(methods: str) -> list[str]:
 def prepare(method: str, work: Workload) -> Work:
     """One iteration of meta-training: the meta-gradient, and a step of Adam along it."""
     tune_allocator()
+    spare_memory_for(work.shape)
     learner = make_learner(
         method,
         work.model(),
