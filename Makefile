@@ -64,7 +64,7 @@ results/growth.json: benchmarks/growth.py | $(INSTALLED)
 
 speed: results/peers.json results/cost-omniglot-1shot.json results/cost-mini-imagenet-5shot.json \
 		results/growth.json
-	$(BIN)/python benchmarks/speed_table.py --write
+	$(BIN)/python benchmarks/pages.py --write
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache

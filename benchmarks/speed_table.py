@@ -1,22 +1,12 @@
-"""The tables of docs/speed.md, from the files in results/.
-
-    python benchmarks/speed_table.py            # prints them
-    python benchmarks/speed_table.py --write    # puts them into docs/speed.md
-
-Each table stands between `<!-- NAME -->` and `<!-- end -->`.
-"""
+"""The tables of docs/speed.md, from the files in results/; `pages.py` puts them there."""
 
 from __future__ import annotations
 
-import argparse
-import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from metamirror.files import read_json, write_atomically
+from metamirror.files import read_json
 
-ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "speed.md"
 NOTHING = "Not measured yet."
 
 
@@ -152,28 +142,3 @@ def growth(results: Path) -> str:
 
 
 TABLES = {"peers": peers, "every peer": every_peer, "cost": cost, "growth": growth}
-
-
-def filled(page: str, results: Path) -> str:
-    """The page with every table made anew."""
-    for name, table in TABLES.items():
-        text = f"<!-- {name} -->\n{table(results)}\n<!-- end -->"
-        pattern = re.compile(rf"<!-- {name} -->\n.*?<!-- end -->", re.DOTALL)
-        if not pattern.search(page):
-            raise ValueError(f"the page has no place for the table {name!r}")
-        page = pattern.sub(lambda _, text=text: text, page)
-    return page
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--write", action="store_true", help="put them into docs/speed.md")
-    if parser.parse_args().write:
-        write_atomically(PAGE, filled(PAGE.read_text(), ROOT / "results").encode())
-        return
-    for name, table in TABLES.items():
-        print(f"{name}\n\n{table(ROOT / 'results')}\n")
-
-
-if __name__ == "__main__":
-    main()

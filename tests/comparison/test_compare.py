@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import metamirror as mm
+import study
 from metamirror.cli import main
 from metamirror.experiments.intervals import estimate
 from runs import forks
@@ -241,6 +242,23 @@ def pictures(tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("compare") / "pictures"
     assert main([*PICTURES, "--recipes", "authors", "--out", str(out)]) == 0
     return out
+
+
+def test_of_a_study_all_but_the_weights_is_kept(
+    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(study.STUDY, pictures.name, "--data glyphs")
+    study.keep(pictures.name, pictures.parent, tmp_path)
+    kept = tmp_path / pictures.name
+    assert (kept / "table.md").read_bytes() == (pictures / "table.md").read_bytes()
+    assert not list(kept.rglob("*.safetensors"))
+    assert {c.name for c in kept.glob("cells/*")} == {c.name for c in pictures.glob("cells/*")}
+    header, *lines = (kept / "test-tasks.csv").read_text().splitlines()
+    means = np.array([line.split(",") for line in lines], dtype=float).mean(0)
+    shown = dict(zip(header.split(","), means, strict=True))
+    for row in rows_of(pictures).values():
+        if row["seeds"][0]["run"] and row["kind"] == "method":
+            assert shown[Path(row["seeds"][0]["run"]).name] == pytest.approx(row["accuracy"], 1e-4)
 
 
 def test_controls_stand_below_the_methods(pictures: Path):

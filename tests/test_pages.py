@@ -1,14 +1,19 @@
-"""The tables of docs/speed.md are those of the files in results/."""
+"""The tables of README and docs are those of the files in results/."""
 
 from __future__ import annotations
 
+import pytest
+
 from metamirror.files import write_json
-from speed_table import NOTHING, PAGE, ROOT, TABLES, filled
+from pages import PAGES, ROOT, filled
+from speed_table import NOTHING, TABLES
 
 
-def test_the_page_shows_what_the_files_say():
-    page = PAGE.read_text()
-    assert filled(page, ROOT / "results") == page, "run: python benchmarks/speed_table.py --write"
+@pytest.mark.parametrize("name", PAGES)
+def test_the_page_shows_what_the_files_say(name):
+    page = (ROOT / name).read_text()
+    new = filled(page, PAGES[name], ROOT / "results")
+    assert new == page, "run: python benchmarks/pages.py --write"
 
 
 def program(seconds, peak):

@@ -1,0 +1,66 @@
+"""The tables of README and docs/, from the files in results/.
+
+    python benchmarks/pages.py --write    # puts them where they belong
+    python benchmarks/pages.py            # only says which pages are out of date
+
+Each table stands between `<!-- NAME -->` and `<!-- end -->`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+import speed_table
+from metamirror.files import write_atomically
+from study import STUDY
+
+ROOT = Path(__file__).parents[1]
+Tables = Mapping[str, Callable[[Path], str]]
+
+
+def comparison(name: str, results: Path) -> str:
+    """A table of the study, as `metamirror compare` wrote it."""
+    file = results / "study" / name / "table.md"
+    return file.read_text().strip() if file.exists() else speed_table.NOTHING
+
+
+PAGES: Mapping[str, Tables] = {
+    "docs/speed.md": speed_table.TABLES,
+    "docs/reproduce.md": {f"study {name}": partial(comparison, name) for name in STUDY},
+}
+
+
+def filled(page: str, tables: Tables, results: Path) -> str:
+    """The page with every table made anew."""
+    for name, table in tables.items():
+        text = f"<!-- {name} -->\n{table(results)}\n<!-- end -->"
+        pattern = re.compile(rf"<!-- {name} -->\n.*?<!-- end -->", re.DOTALL)
+        if not pattern.search(page):
+            raise ValueError(f"the page has no place for the table {name!r}")
+        page = pattern.sub(lambda _, text=text: text, page)
+    return page
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--write", action="store_true", help="put the tables into the pages")
+    write = parser.parse_args().write
+    old = []
+    for name, tables in PAGES.items():
+        page = (ROOT / name).read_text()
+        new = filled(page, tables, ROOT / "results")
+        if new != page:
+            old.append(name)
+            if write:
+                write_atomically(ROOT / name, new.encode())
+    if old and not write:
+        sys.exit(f"out of date: {', '.join(old)}; python benchmarks/pages.py --write")
+
+
+if __name__ == "__main__":
+    main()
