@@ -12,8 +12,8 @@ $$\partial W = P\,\partial y = s\,c_1^\top + GW\,\mathrm{diag}(c_2) +
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -50,36 +50,61 @@ def as_matrix(weight: Tensor) -> Tensor:
     return weight.flatten(1).t().contiguous()
 
 
+class Summary(NamedTuple):
+    """Of pictures: what the rest needs to know. The last three where derivatives are wanted."""
+
+    mean: Tensor
+    var: Tensor
+    products: Tensor | None = None
+    sums: Tensor | None = None
+    places: Sequence[Tensor] = ()
+
+
+def _pool_part(x: Tensor, matrix: Tensor, differentiated: bool) -> tuple[Tensor, Summary]:
+    seen = patches(x)
+    y = (seen.t() @ matrix).view(x.shape[0], *x.shape[2:], -1).permute(0, 3, 1, 2)
+    mean, var = batch_statistics(y, None, None, 0.0)
+    pooled, maxima = max_pool(y, [2, 2])
+    if not differentiated:
+        return pooled, Summary(mean, var)
+    places = [places_in_memory(y, maxima)]
+    return pooled, Summary(mean, var, seen @ seen.t(), seen.sum(1), places)
+
+
+def _together(parts: Sequence[Summary], sizes: Sequence[float]) -> Summary:
+    """The summary of all pictures, from those of parts of these relative sizes."""
+    means, variances, products, sums, places = zip(*parts, strict=True)
+    # Means and variances of parts make those of the whole, without a difference of squares.
+    share, each = means[0].new_tensor(sizes).unsqueeze(1), torch.stack(means)
+    mean = (share * each).sum(0)
+    var = (share * (torch.stack(variances) + (each - mean).square())).sum(0)
+    if products[0] is None:
+        return Summary(mean, var)
+    total, total_sums = (
+        torch.stack(terms).sum(0, dtype=torch.float64).to(mean.dtype) for terms in (products, sums)
+    )
+    return Summary(mean, var, total, total_sums, [own for part in places for own in part])
+
+
 class PoolPictures(Function):
     """x, weight -> (pooled, mean, variance) of the convolution, before and after pooling."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        examples, _, height, width = x.shape
         matrix, filters = as_matrix(weight), weight.shape[0]
-        pooled = x.new_empty(examples, height // 2, width // 2, filters).permute(0, 3, 1, 2)
-        differentiated = ctx.needs_input_grad[1]
-        products = matrix.new_zeros(len(matrix), len(matrix), dtype=torch.float64)
-        sums = matrix.new_zeros(len(matrix), dtype=torch.float64)
-        places, means, variances, sizes = [], [], [], []
-        for part in chunks(x, filters):
-            seen = patches(x[part])
-            y = (seen.t() @ matrix).view(-1, height, width, filters).permute(0, 3, 1, 2)
-            mean, var = batch_statistics(y, None, None, 0.0)
-            pooled[part], maxima = max_pool(y, [2, 2])
-            means.append(mean)
-            variances.append(var)
-            sizes.append(y.shape[0] / examples)
-            if differentiated:
-                places.append(places_in_memory(y, maxima))
-                products += seen @ seen.t()
-                sums += seen.sum(1)
-        # Means and variances of parts make those of the whole, without a difference of squares.
-        share = torch.tensor(sizes, dtype=x.dtype, device=x.device).unsqueeze(1)
-        each = torch.stack(means)
-        mean = (share * each).sum(0)
-        var = (share * (torch.stack(variances) + (each - mean).square())).sum(0)
-        ctx.save_for_backward(x, weight, mean, products.to(x.dtype), sums.to(x.dtype), *places)
+        differentiated, slices = ctx.needs_input_grad[1], list(chunks(x, filters))
+        if len(slices) == 1:
+            pooled, summary = _pool_part(x, matrix, differentiated)
+        else:
+            examples, _, height, width = x.shape
+            pooled = x.new_empty(examples, height // 2, width // 2, filters).permute(0, 3, 1, 2)
+            summaries = []
+            for part in slices:
+                pooled[part], found = _pool_part(x[part], matrix, differentiated)
+                summaries.append(found)
+            summary = _together(summaries, [(p.stop - p.start) / examples for p in slices])
+        mean, var, products, sums, places = summary
+        ctx.save_for_backward(x, weight, mean, products, sums, *places)
         return pooled, mean, var
 
     @staticmethod
