@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import metamirror as mm
+from metamirror.models import fused_first
 from metamirror.models.conv4 import Conv4, ConvBlock
 from networks import meta_gradient
 
@@ -69,6 +70,15 @@ def test_meta_gradients_equal_the_plain_models(
 ):
     model, tasks = model_of(channels, size), tasks_of(channels, size)
     assert_close(*both(model, tasks, norm=norm, first_order=first_order))
+
+
+@pytest.mark.parametrize("norm", ["transductive", "inductive"])
+@pytest.mark.parametrize("pictures", [1, 2, 4])
+def test_the_first_layer_in_pieces(pictures: int, norm: str, monkeypatch: pytest.MonkeyPatch):
+    # Six pictures, the last piece of which may be a smaller one.
+    monkeypatch.setattr(fused_first, "AT_ONCE", pictures * 6 * 17 * 17)
+    assert len(list(fused_first.chunks(torch.zeros(6, 3, 17, 17), 6))) == -(-6 // pictures)
+    assert_close(*both(model_of(3, 17), tasks_of(3, 17), norm=norm))
 
 
 @pytest.mark.parametrize("signs", ["mixed", "positive", "negative"])
