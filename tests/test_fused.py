@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import metamirror as mm
-from metamirror.models.conv4 import Conv4, ConvBlock
+from metamirror.models.conv4 import Conv4, ConvBlock, convolved_and_pooled
 from networks import meta_gradient
 
 WAYS = 3
@@ -142,6 +142,21 @@ def test_a_part_that_someone_listens_to_is_called(part: str):
     assert listener.heard == 1
 
 
+@pytest.mark.parametrize("part", ["conv", "norm"])
+def test_a_part_whose_gradients_someone_listens_to_is_called(part: str):
+    block, listener = model_of(1, 16).blocks[0], Listener()
+    block.get_submodule(part).register_full_backward_hook(listener)
+    x = torch.rand(4, 1, 8, 8, dtype=torch.float64, requires_grad=True)
+    block(x).sum().backward()
+    assert listener.heard == 1
+
+
+def test_it_can_be_exported():
+    model, x = model_of(1, 16), torch.rand(4, 1, 16, 16, dtype=torch.float64)
+    exported = torch.export.export(model, (x,))
+    torch.testing.assert_close(exported.module()(x), model(x))
+
+
 def test_a_replaced_normalisation_is_used():
     block, x = model_of(1, 16).blocks[0], torch.rand(4, 1, 8, 8, dtype=torch.float64)
     block.norm = nn.Identity()
@@ -165,3 +180,14 @@ def test_a_large_mean_costs_no_digits_in_float32():
         block.conv.weight.fill_(0)[:, 0, 1, 1] = 1
         exact, found = block(shifted), block.float()(shifted.float())
     assert float((found - exact).abs().max()) < 0.05 * float(exact.abs().max())
+
+
+@pytest.mark.parametrize("channels", [2, 5])  # pictures, and what layers make of them
+def test_many_places_cost_no_digits_in_float32(channels: int):
+    random = torch.Generator().manual_seed(0)
+    x = torch.rand(24, channels, 84, 84, generator=random)
+    weight = torch.rand(3, channels, 3, 3, generator=random)
+    found = convolved_and_pooled(x, weight)
+    exact = convolved_and_pooled(x.double(), weight.double())
+    for a, b in zip(found, exact, strict=True):
+        assert float((a - b).norm() / b.norm()) < 1e-5

@@ -21,12 +21,12 @@ from torch.autograd import Function
 from torch.nn import functional as F
 
 from metamirror.models.fused import (
-    batch_statistics,
     flat,
     max_pool,
     places_in_memory,
     refuse_a_third_derivative,
 )
+from metamirror.models.statistics import channel_statistics, merged
 
 AT_ONCE = 1 << 19
 """Numbers of the output that are worked on at a time: about what a cache holds."""
@@ -61,24 +61,18 @@ class PoolPictures(Function):
         differentiated = ctx.needs_input_grad[1]
         products = matrix.new_zeros(len(matrix), len(matrix), dtype=torch.float64)
         sums = matrix.new_zeros(len(matrix), dtype=torch.float64)
-        places, means, variances, sizes = [], [], [], []
+        places, statistics, sizes = [], [], []
         for part in chunks(x, filters):
             seen = patches(x[part])
             y = (seen.t() @ matrix).view(-1, height, width, filters).permute(0, 3, 1, 2)
-            mean, var = batch_statistics(y, None, None, 0.0)
             pooled[part], maxima = max_pool(y, [2, 2])
-            means.append(mean)
-            variances.append(var)
-            sizes.append(y.shape[0] / examples)
+            statistics.append(channel_statistics(y))
+            sizes.append(len(y))
             if differentiated:
                 places.append(places_in_memory(y, maxima))
                 products += seen @ seen.t()
                 sums += seen.sum(1)
-        # Means and variances of parts make those of the whole, without a difference of squares.
-        share = torch.tensor(sizes, dtype=x.dtype, device=x.device).unsqueeze(1)
-        each = torch.stack(means)
-        mean = (share * each).sum(0)
-        var = (share * (torch.stack(variances) + (each - mean).square())).sum(0)
+        mean, var = merged(statistics, sizes)
         ctx.save_for_backward(x, weight, mean, products.to(x.dtype), sums.to(x.dtype), *places)
         return pooled, mean, var
 
