@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import metamirror as mm
 from metamirror.models import fused_first
-from metamirror.models.conv4 import Conv4, ConvBlock
+from metamirror.models.conv4 import Conv4, ConvBlock, convolved_and_pooled
 from networks import meta_gradient
 
 WAYS = 3
@@ -79,6 +79,22 @@ def test_the_first_layer_in_pieces(pictures: int, norm: str, monkeypatch: pytest
     monkeypatch.setattr(fused_first, "AT_ONCE", pictures * 6 * 17 * 17)
     assert len(list(fused_first.chunks(torch.zeros(6, 3, 17, 17), 6))) == -(-6 // pictures)
     assert_close(*both(model_of(3, 17), tasks_of(3, 17), norm=norm))
+
+
+@pytest.mark.parametrize("faint", [False, True])
+def test_the_first_layer_keeps_the_digits_of_float32(faint: bool):
+    torch.manual_seed(0)
+    x, weight = torch.rand(25, 3, 84, 84), 0.1 * torch.randn(16, 3, 3, 3)
+    x = 0.9 + 0.02 * x if faint else x
+
+    def gradient(x: Tensor, weight: Tensor) -> Tensor:
+        weight = weight.clone().requires_grad_()
+        pooled, mean, var = convolved_and_pooled(x, weight)
+        mean, std = (t.view(1, -1, 1, 1) for t in (mean, (var + 1e-5).sqrt()))
+        return torch.autograd.grad(((pooled - mean) / std).pow(3).sum(), weight)[0]
+
+    exact = gradient(x.double(), weight.double())
+    assert float((gradient(x, weight) - exact).norm() / exact.norm()) < 1e-4
 
 
 @pytest.mark.parametrize("signs", ["mixed", "positive", "negative"])
@@ -152,6 +168,21 @@ def test_a_part_that_someone_listens_to_is_called(part: str):
     assert listener.heard == 1
 
 
+@pytest.mark.parametrize("part", ["conv", "norm"])
+def test_a_part_whose_gradients_someone_listens_to_is_called(part: str):
+    block, listener = model_of(1, 16).blocks[0], Listener()
+    block.get_submodule(part).register_full_backward_hook(listener)
+    x = torch.rand(4, 1, 8, 8, dtype=torch.float64, requires_grad=True)
+    block(x).sum().backward()
+    assert listener.heard == 1
+
+
+def test_it_can_be_exported():
+    model, x = model_of(1, 16), torch.rand(4, 1, 16, 16, dtype=torch.float64)
+    exported = torch.export.export(model, (x,))
+    torch.testing.assert_close(exported.module()(x), model(x))
+
+
 def test_a_replaced_normalisation_is_used():
     block, x = model_of(1, 16).blocks[0], torch.rand(4, 1, 8, 8, dtype=torch.float64)
     block.norm = nn.Identity()
@@ -175,3 +206,14 @@ def test_a_large_mean_costs_no_digits_in_float32():
         block.conv.weight.fill_(0)[:, 0, 1, 1] = 1
         exact, found = block(shifted), block.float()(shifted.float())
     assert float((found - exact).abs().max()) < 0.05 * float(exact.abs().max())
+
+
+@pytest.mark.parametrize("channels", [2, 5])  # pictures, and what layers make of them
+def test_many_places_cost_no_digits_in_float32(channels: int):
+    random = torch.Generator().manual_seed(0)
+    x = torch.rand(24, channels, 84, 84, generator=random)
+    weight = torch.rand(3, channels, 3, 3, generator=random)
+    found = convolved_and_pooled(x, weight)
+    exact = convolved_and_pooled(x.double(), weight.double())
+    for a, b in zip(found, exact, strict=True):
+        assert float((a - b).norm() / b.norm()) < 1e-5

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import time
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from metamirror.experiments.turns import (
     Program,
     ProgramError,
     Worker,
+    cpu_seconds,
     open_workers,
     ratio,
     take_turns,
@@ -105,3 +108,25 @@ def test_a_program_that_fails_is_reported_with_its_name(prepare, kind, words):
 def test_no_rounds_are_refused():
     with pytest.raises(ValueError, match="rounds is 0; at least one"):
         take_turns([], 0)
+
+
+def busy_child(pipe) -> None:
+    began = time.process_time()
+    while time.process_time() < began + 0.3:
+        pass
+    pipe.send("done")
+    pipe.recv()
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
+def test_the_time_of_children_counts():
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    child = context.Process(target=busy_child, args=(there,), daemon=True)
+    child.start()
+    try:
+        here.recv()
+        assert cpu_seconds() - time.process_time() > 0.25
+    finally:
+        child.kill()
+        child.join()

@@ -11,25 +11,24 @@ import contextlib
 import multiprocessing
 import pickle
 import signal
-from collections.abc import Sequence
-from itertools import chain
+from collections.abc import Iterator, Sequence
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
+from multiprocessing.util import Finalize
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from metamirror.allocator import small_pictures, tune_allocator
+from metamirror.allocator import small_pictures
+from metamirror.crew_member import STOPS, arrays_of, packed, serve, tensors_of, values_of
 from metamirror.meta_gradient import Gradients, Prepared, task_gradient
-from metamirror.parallel import gains_by_threads
-from metamirror.types import Batch, Params, Task
+from metamirror.parallel import gains_by_threads, threads_per_task
+from metamirror.types import Params, Task
 
 if TYPE_CHECKING:
     from metamirror.learner import Learner
-
-Array = np.ndarray[Any, Any]
 
 
 class CrewError(ChildProcessError):
@@ -42,13 +41,13 @@ class Crew:
         with mm.Crew(learner, processes=4) as crew:
             losses, gradient = learner.meta_gradient(tasks, crew=crew)
 
-    The result is the same, to the bit, as without a crew. Only tensors of the learner may change
-    afterwards, as by training. A script that starts a crew needs `if __name__ == "__main__":`,
-    as Python's multiprocessing does.
+    The result is the same, to the bit, as without a crew: a task has as many of torch's threads
+    either way. Only the values of the learner's tensors may change afterwards, as by training. A
+    script that starts a crew needs `if __name__ == "__main__":`, as Python's multiprocessing does.
 
     Args:
         learner: on the CPU, and such that it can be pickled.
-        processes: this one included; torch's threads are shared out among them.
+        processes: this one included; more than there are tasks find nothing to do.
     """
 
     def __init__(self, learner: Learner, processes: int):
@@ -60,10 +59,13 @@ class Crew:
             raise ValueError("torch.func.vmap does all tasks at once: leave vectorize off")
         self.learner = learner
         self.processes = processes
-        self.threads = max(1, torch.get_num_threads() // processes)
+        self._settings = _settings(learner)
         self._others: list[tuple[Any, Connection]] = []
+        # Also when nobody closes it, and before Python waits for its children at the end.
+        self._end = Finalize(self, _ended, (self._others,), exitpriority=0)
         try:
             copy = pickle.dumps(learner)
+            values_of(learner)
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise ValueError(
                 f"the learner cannot be sent to another process ({error}): its classes and "
@@ -73,11 +75,11 @@ class Crew:
         context = multiprocessing.get_context("spawn")
         for _ in range(processes - 1):
             here, there = context.Pipe()
-            words = (there, copy, self.threads)
-            process = context.Process(target=_serve, args=words, daemon=True)
-            process.start()
+            process = context.Process(target=serve, args=(there, copy), daemon=True)
+            with _stops_held():
+                process.start()
+                self._others.append((process, here))
             there.close()
-            self._others.append((process, here))
 
     def __enter__(self) -> Crew:
         return self
@@ -92,11 +94,7 @@ class Crew:
 
     def close(self) -> None:
         """Ends the other processes."""
-        for process, pipe in self._others:
-            process.kill()
-            process.join()
-            pipe.close()
-        self._others = []
+        self._end()
 
     def gradients(
         self,
@@ -112,45 +110,61 @@ class Crew:
             raise ValueError("the model draws random numbers, in the order of tasks: no crew then")
         if len(self._others) != self.processes - 1:
             raise CrewError("this crew has ended: make a new one")
+        now = _settings(learner)
+        if changed := [name for name, value in self._settings.items() if value != now[name]]:
+            raise ValueError(
+                f"{', '.join(changed)} changed since this crew was made: make a new one"
+            )
         places = {id(p): i for i, p in enumerate(learner.parameters())}
         wanted = [places[id(p)] for p in parameters]
         shares = [range(i, len(tasks), self.processes) for i in range(self.processes)]
+        threads = threads_per_task(len(tasks))
         try:
-            state = [t.detach().numpy() for t in _tensors(learner)]
+            state = values_of(learner)
             for (_, pipe), share in zip(self._others, shares[1:], strict=True):
-                own = [(_packed(tasks[i]), _arrays(noise[i])) for i in share]
+                own = [(packed(tasks[i]), arrays_of(noise[i])) for i in share]
                 # Whether it has died is told by the answer that does not come.
                 with contextlib.suppress(OSError):
-                    pipe.send((state, wanted, own))
-            # Each process prepares for itself: sending would take longer.
-            prepared = Prepared(learner.prepare())
-            found = [self._own_share(prepared, tasks, noise, parameters, shares[0])]
+                    pipe.send((state, wanted, own, threads))
+            found: list[list[Gradients] | Exception] = []
+            try:
+                # Each process prepares for itself: sending would take longer.
+                prepared = Prepared(learner.prepare())
+                own_tasks = [(tasks[i], noise[i]) for i in shares[0]]
+                found.append(self._own_share(prepared, own_tasks, parameters, threads))
+            except Exception as error:
+                found.append(error)
             found += [self._answer(i) for i in range(1, self.processes)]
         except BaseException:
             # Answers that nobody waits for would be taken for those of the next step.
             self.close()
             raise
-        each = [found[i % self.processes][i // self.processes] for i in range(len(tasks))]
+        each: list[Gradients] = []
+        for i in range(len(tasks)):
+            part = found[i % self.processes]
+            if isinstance(part, Exception):
+                raise part
+            each.append(part[i // self.processes])
         return prepared, each
 
     def _own_share(
         self,
         prepared: Prepared,
-        tasks: Sequence[Task],
-        noise: Sequence[Params],
+        own: Sequence[tuple[Task, Params]],
         parameters: Sequence[Tensor],
-        share: range,
+        threads: int,
     ) -> list[Gradients]:
         before = torch.get_num_threads()
-        torch.set_num_threads(self.threads)
+        torch.set_num_threads(threads)
         try:
             return [
-                task_gradient(self.learner, prepared, tasks[i], noise[i], parameters) for i in share
+                task_gradient(self.learner, prepared, task, noise, parameters)
+                for task, noise in own
             ]
         finally:
             torch.set_num_threads(before)
 
-    def _answer(self, number: int) -> list[Gradients]:
+    def _answer(self, number: int) -> list[Gradients] | Exception:
         process, pipe = self._others[number - 1]
         try:
             found = pipe.recv()
@@ -163,7 +177,7 @@ class Crew:
             hint = "; the machine may lack the memory for it" if code == -signal.SIGKILL else ""
             raise CrewError(f"process {number} of a crew {how}{hint}") from error
         if isinstance(found, Exception):
-            raise found
+            return found
         return [[None if a is None else torch.from_numpy(a) for a in task] for task in found]
 
 
@@ -178,55 +192,34 @@ def processes_for(learner: Learner, example_shape: Sequence[int], tasks: int) ->
     return max(1, min(torch.get_num_threads(), tasks))
 
 
-def _serve(pipe: Connection, copy: bytes, threads: int) -> None:
-    # Ctrl-C reaches every process of a terminal; the first one ends the others in order.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    tune_allocator()
-    torch.set_num_threads(threads)
-    learner: Learner = pickle.loads(copy)  # from the process that started this one
-    with contextlib.suppress(EOFError, ConnectionError):  # which has ended
-        while True:
-            state, wanted, own = pipe.recv()
-            answer: object
-            try:
-                answer = _share(learner, state, wanted, own)
-            except Exception as error:
-                answer = error
-            pipe.send(answer)
+def _ended(others: list[tuple[Any, Connection]]) -> None:
+    while others:
+        process, pipe = others.pop()
+        process.kill()
+        process.join()
+        pipe.close()
 
 
-def _share(
-    learner: Learner,
-    state: Sequence[Array],
-    wanted: Sequence[int],
-    own: Sequence[tuple[list[Array], dict[str, Array]]],
-) -> list[list[Array | None]]:
-    with torch.no_grad():
-        for tensor, value in zip(_tensors(learner), state, strict=True):
-            tensor.copy_(torch.from_numpy(value))
-    every = list(learner.parameters())
-    parameters = [every[i] for i in wanted]
-    prepared = Prepared(learner.prepare())
-    found = []
-    for packed, arrays in own:
-        sx, sy, qx, qy = (torch.from_numpy(a) for a in packed)
-        noise = {name: torch.from_numpy(a) for name, a in arrays.items()}
-        task = Task(Batch(sx, sy), Batch(qx, qy))
-        gradients = task_gradient(learner, prepared, task, noise, parameters)
-        found.append([None if g is None else g.numpy() for g in gradients])
-    return found
+@contextlib.contextmanager
+def _stops_held() -> Iterator[None]:
+    """A process that is started here does not hear `STOPS` before it can ignore them."""
+    if not hasattr(signal, "pthread_sigmask"):  # as on Windows
+        yield
+        return
+    # It lets the signals through when it starts, which the first process would make it do.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _tensors(learner: Learner) -> list[Tensor]:
-    return list(chain(learner.parameters(), learner.buffers()))
-
-
-# Arrays, since torch would send tensors through shared memory, of which containers have little.
-
-
-def _packed(task: Task) -> list[Array]:
-    return [t.numpy() for batch in task for t in batch]
-
-
-def _arrays(tensors: Params) -> dict[str, Array]:
-    return {name: t.numpy() for name, t in tensors.items()}
+def _settings(learner: Learner) -> dict[str, object]:
+    """What else decides on a gradient: the other processes know it as it was at their start."""
+    names = ("steps", "lr", "first_order", "norm", "autocast", "loss", "prior", "objective")
+    return {
+        **{name: getattr(learner, name) for name in names},
+        "train or eval mode": [m.training for m in learner.modules()],
+        "a tensor's kind": [(t.dtype, t.shape, t.requires_grad) for t in tensors_of(learner)],
+    }

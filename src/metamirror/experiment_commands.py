@@ -201,4 +201,7 @@ def cost(
         print(to_json(found))
         return
     Console().print(cost_table(found))
-    print(f"Peak memory is a whole process's; {found['rows'][0]['idle_mb']:.0f} MB of it is torch.")
+    idle = found["rows"][0]["idle_mb"]
+    print(
+        f"Peak memory is that of all processes of a method; MAML's held {idle:.0f} MB at the start."
+    )

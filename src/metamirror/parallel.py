@@ -36,8 +36,7 @@ def over_tasks(
         function: what to do for each; it must not change the learner.
         items: one per task.
     """
-    threads = torch.get_num_threads()
-    workers = min(len(items), threads)
+    workers = min(len(items), torch.get_num_threads())
     doubles = _doubles(learner, workers) if workers > 1 and gains_by_threads(learner) else []
     if not doubles:
         yield from (function(learner, item) for item in items)
@@ -54,9 +53,15 @@ def over_tasks(
             idle.put(double)
 
     # torch's number of threads belongs to the thread that sets it.
-    share = (threads // workers,)
+    share = (threads_per_task(len(items)),)
     with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=share) as pool:
         yield from pool.map(run, items)
+
+
+def threads_per_task(tasks: int) -> int:
+    """How many of torch's threads each of so many tasks has: more change the rounding of sums."""
+    threads = torch.get_num_threads()
+    return threads // max(1, min(tasks, threads))
 
 
 def gains_by_threads(learner: Learner) -> bool:

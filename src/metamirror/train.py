@@ -56,9 +56,14 @@ def train(
         data_dir: where the data are, if not in the usual place.
         tensorboard: write events for TensorBoard as well.
         processes: of a `Crew` that shares each step's tasks, this one included; None for as many
-            as make it fastest.
+            as make it fastest. A rank that has fewer tasks takes fewer.
     """
     config.check()
+    if processes is not None and not 1 <= processes <= config.tasks_per_step:
+        raise ValueError(
+            f"processes is {processes}; they share the {config.tasks_per_step} tasks of a step: "
+            f"from 1 to as many"
+        )
     if tensorboard:
         check_tensorboard()
     with ExitStack() as stack:
@@ -100,6 +105,7 @@ def train(
         own = len(ranks.share(config.tasks_per_step))
         if processes is None:
             processes = processes_for(learner, stream.example_shape, own)
+        processes = min(processes, own)
         crew = stack.enter_context(Crew(learner, processes)) if processes > 1 else None
         progress = stack.enter_context(
             Progress(

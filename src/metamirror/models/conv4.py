@@ -52,14 +52,16 @@ class ConvBlock(nn.Module):
         return F.max_pool2d(F.relu(self.norm(self.conv(x))), 2)
 
     def _can_fuse(self, x: Tensor) -> bool:
-        # On a GPU it was never measured; torch.func has no rule for it; a part that was replaced,
-        # or that someone listens to, has to be called.
+        # On a GPU it was never measured; torch.func has no rule for it; compilers and exporters
+        # want plain operations; a part that was replaced, or that someone listens to, has to be
+        # called.
         return (
             x.device.type == "cpu"
             and x.dtype in (torch.float32, torch.float64)
             and x.shape[0] > 0
             and not torch._C._are_functorch_transforms_active()
             and not torch.is_autocast_enabled("cpu")
+            and not torch.compiler.is_compiling()
             and _untouched(self.conv, Convolution)
             and _untouched(self.norm, BatchNorm)
         )
@@ -95,7 +97,13 @@ def convolved_and_pooled(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Ten
 
 
 def _untouched(module: nn.Module, kind: type[nn.Module]) -> bool:
-    return type(module) is kind and not (module._forward_hooks or module._forward_pre_hooks)
+    listened_to = (
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+    )
+    return type(module) is kind and not listened_to
 
 
 class Conv4(nn.Module):

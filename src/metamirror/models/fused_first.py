@@ -2,12 +2,11 @@ r"""The first layer of a fused block, which reads the pictures themselves.
 
 Its output is the largest tensor of the network, and is never held as a whole: a few pictures at a
 time are unfolded into patches P, multiplied with the filters W and pooled while they are in the
-cache. Since pictures have no derivative, all that the rest needs of $y = P^\top W$ are the products
-$G = PP^\top$ and $s = P\mathbf 1$, which are small: with
-$\partial y = c_1 + c_2 y + \mathrm{scatter}(\partial p)$,
+cache. Since pictures have no derivative, all that the rest needs of $y = P^\top W$ are the mean
+patch c and the products of centred patches $G = (P - c)(P - c)^\top$, which are small: with n
+places,
 
-$$\partial W = P\,\partial y = s\,c_1^\top + GW\,\mathrm{diag}(c_2) +
-  P\,\mathrm{scatter}(\partial p).$$
+$$\mathrm{mean}(y) = c^\top W, \qquad n\,\mathrm{var}(y) = \mathrm{diag}(W^\top G W).$$
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from torch.autograd import Function
 from torch.nn import functional as F
 
 from metamirror.models.fused import (
-    batch_statistics,
     flat,
     max_pool,
     places_in_memory,
     refuse_a_third_derivative,
 )
+from metamirror.models.statistics import channel_statistics, merged
 
 AT_ONCE = 1 << 19
 """Numbers of the output that are worked on at a time: about what a cache holds."""
@@ -55,35 +54,38 @@ class Summary(NamedTuple):
 
     mean: Tensor
     var: Tensor
+    centre: Tensor | None = None
     products: Tensor | None = None
-    sums: Tensor | None = None
     places: Sequence[Tensor] = ()
 
 
 def _pool_part(x: Tensor, matrix: Tensor, differentiated: bool) -> tuple[Tensor, Summary]:
     seen = patches(x)
     y = (seen.t() @ matrix).view(x.shape[0], *x.shape[2:], -1).permute(0, 3, 1, 2)
-    mean, var = batch_statistics(y, None, None, 0.0)
+    mean, var = channel_statistics(y)
     pooled, maxima = max_pool(y, [2, 2])
     if not differentiated:
         return pooled, Summary(mean, var)
+    centre = seen.mean(1)
+    # Centred before they are multiplied: a difference of large numbers would lose its digits.
+    seen -= centre.unsqueeze(1)
     places = [places_in_memory(y, maxima)]
-    return pooled, Summary(mean, var, seen @ seen.t(), seen.sum(1), places)
+    return pooled, Summary(mean, var, centre, seen @ seen.t(), places)
 
 
-def _together(parts: Sequence[Summary], sizes: Sequence[float]) -> Summary:
-    """The summary of all pictures, from those of parts of these relative sizes."""
-    means, variances, products, sums, places = zip(*parts, strict=True)
-    # Means and variances of parts make those of the whole, without a difference of squares.
-    share, each = means[0].new_tensor(sizes).unsqueeze(1), torch.stack(means)
-    mean = (share * each).sum(0)
-    var = (share * (torch.stack(variances) + (each - mean).square())).sum(0)
-    if products[0] is None:
+def _together(parts: Sequence[Summary], sizes: Sequence[int], area: int) -> Summary:
+    """The summary of all pictures, from those of parts; sizes are numbers of pictures."""
+    means, variances, centres, products, places = zip(*parts, strict=True)
+    mean, var = merged(list(zip(means, variances, strict=True)), sizes)
+    if centres[0] is None:
         return Summary(mean, var)
-    total, total_sums = (
-        torch.stack(terms).sum(0, dtype=torch.float64).to(mean.dtype) for terms in (products, sums)
-    )
-    return Summary(mean, var, total, total_sums, [own for part in places for own in part])
+    counts = mean.new_tensor(sizes, dtype=torch.float64) * area
+    each = torch.stack(centres).double()
+    centre = counts @ each / counts.sum()
+    apart = each - centre
+    total = torch.stack(products).sum(0, dtype=torch.float64) + (apart.t() * counts) @ apart
+    every = [own for part in places for own in part]
+    return Summary(mean, var, centre.to(mean.dtype), total.to(mean.dtype), every)
 
 
 class PoolPictures(Function):
@@ -102,16 +104,16 @@ class PoolPictures(Function):
             for part in slices:
                 pooled[part], found = _pool_part(x[part], matrix, differentiated)
                 summaries.append(found)
-            summary = _together(summaries, [(p.stop - p.start) / examples for p in slices])
-        mean, var, products, sums, places = summary
-        ctx.save_for_backward(x, weight, mean, products, sums, *places)
+            sizes = [part.stop - part.start for part in slices]
+            summary = _together(summaries, sizes, height * width)
+        mean, var, centre, products, places = summary
+        ctx.save_for_backward(x, weight, centre, products, *places)
         return pooled, mean, var
 
     @staticmethod
     def backward(ctx: Any, by_pooled: Tensor, by_mean: Tensor, by_var: Tensor) -> Any:
-        x, weight, mean, *rest = ctx.saved_tensors
         return None, PoolPicturesBackward.apply(  # type: ignore[no-untyped-call]
-            by_pooled, by_mean, by_var, x, weight, mean.detach(), *rest
+            by_pooled, by_mean, by_var, *ctx.saved_tensors
         )
 
 
@@ -126,28 +128,26 @@ class PoolPicturesBackward(Function):
         by_var: Tensor,
         x: Tensor,
         weight: Tensor,
-        mean: Tensor,
+        centre: Tensor,
         products: Tensor,
-        sums: Tensor,
         *places: Tensor,
     ) -> Tensor:
         examples, _, height, width = x.shape
         n, filters = examples * height * width, weight.shape[0]
-        slope = by_var * (2 / n)
-        constant = by_mean / n - slope * mean
-        by_matrix = torch.outer(sums, constant) + (products @ as_matrix(weight)) * slope
+        by_matrix = torch.outer(centre, by_mean)
+        by_matrix.addcmul_(products @ as_matrix(weight), by_var, value=2 / n)
         for part, own in zip(chunks(x, filters), places, strict=True):
             spread = x.new_zeros((part.stop - part.start) * height * width * filters)
             spread.index_add_(0, own, flat(by_pooled[part]))
             by_matrix.addmm_(patches(x[part]), spread.view(-1, filters))
-        ctx.save_for_backward(x, weight, mean, products, sums, by_var, *places)
+        ctx.save_for_backward(x, weight, centre, products, by_var, *places)
         ctx.pooled_shape = by_pooled.shape
         return by_matrix.t().reshape(weight.shape)
 
     @staticmethod
     def backward(ctx: Any, u: Tensor) -> Any:
         refuse_a_third_derivative()
-        x, weight, mean, products, sums, by_var, *places = ctx.saved_tensors
+        x, weight, centre, products, by_var, *places = ctx.saved_tensors
         n, filters = x.shape[0] * x.shape[2] * x.shape[3], weight.shape[0]
         matrix = as_matrix(u)
         examples, _, height, width = ctx.pooled_shape
@@ -155,15 +155,13 @@ class PoolPicturesBackward(Function):
         for part, own in zip(chunks(x, filters), places, strict=True):
             u_y = (patches(x[part]).t() @ matrix).view(-1)
             at_maxima[part] = u_y.index_select(0, own).view(-1, height, width, filters)
-        u_mean = sums @ matrix / n
         seen = products @ matrix
-        u_products = (as_matrix(weight) * seen).sum(0) - n * mean * u_mean
-        in_matrix = (seen - torch.outer(sums, u_mean)) * (by_var * (2 / n))
+        in_matrix = seen * (by_var * (2 / n))
         return (
             at_maxima.permute(0, 3, 1, 2),
-            u_mean,
-            u_products * (2 / n),
+            centre @ matrix,
+            (as_matrix(weight) * seen).sum(0) * (2 / n),
             None,
             in_matrix.t().reshape(weight.shape),
-            *[None] * (3 + len(places)),
+            *[None] * (2 + len(places)),
         )
