@@ -31,6 +31,7 @@ from metamirror.files import to_json
 from metamirror.learner import Norm
 from metamirror.methods import METHODS
 from metamirror.models import Conv4
+from metamirror.playground.command import playground
 from metamirror.report.geometry import describe_geometry, plot_geometry
 from metamirror.report_commands import REPORT_COMMANDS
 from metamirror.train import train as run_training
@@ -254,6 +255,7 @@ COMMANDS: dict[str, Command | Group] = {
     "inspect": inspect,
     "compare": compare_from(None),
     "quickstart": quickstart,
+    "playground": playground,
 }
 
 

@@ -1,0 +1,130 @@
+"""Drawings and picture files, made into what a start was trained on.
+
+A start knows letters of one size in the middle of the picture, with strokes of a letter's
+thickness, light on dark. A person draws small or large, in a corner, with any pen, and
+photographs dark ink on grey paper. Both the examples and what is to be recognised pass through
+here, so that they differ in what they show and not in how it was drawn.
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw
+
+from metamirror.data.reading.pictures import fit
+
+LETTER = 19 / 28
+"""The longer side of a letter, as a share of the picture: that of `glyphs`."""
+PEN = 2.6 / 28
+"""The thickness of a stroke: between the regular and the bold faces of `glyphs`."""
+SMALLEST = 0.2
+"""A drawing that takes less of the pad is a dot or a comma, and stays small."""
+FINE = 4
+"""Sub-pixels a pixel and axis, for smooth edges."""
+FAINTEST = 24
+"""Of 255: what differs less than this from the paper is noise, and so is a whole picture of it."""
+FLOOR = 0.25
+"""Of the darkest ink: below it there are shadows on the paper."""
+
+
+@dataclass(frozen=True)
+class Strokes:
+    """The way of a pen, stroke by stroke: points (x, y) in [0, 1], x to the right, y down."""
+
+    lines: tuple[tuple[tuple[float, float], ...], ...]
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """Bytes (height, width, channels)."""
+
+    values: NDArray[np.uint8]
+
+    def described(self) -> dict[str, Any]:
+        """As requests and answers have it.
+
+        >>> Pixels(np.zeros((1, 2, 1), np.uint8)).described()
+        {'width': 2, 'height': 1, 'channels': 1, 'pixels': 'AAA='}
+        """
+        height, width, channels = self.values.shape
+        return {
+            "width": width,
+            "height": height,
+            "channels": channels,
+            "pixels": base64.b64encode(self.values.tobytes()).decode(),
+        }
+
+
+Picture = Strokes | Pixels
+
+
+def prepare(picture: Picture, channels: int, size: int) -> NDArray[np.uint8]:
+    """The picture as a start takes it: (size, size, channels).
+
+    A grey start gets light ink on a dark ground, brought to the middle and to a letter's size; one
+    for colours gets the photograph as it is, or the drawing on white paper.
+
+    >>> prepare(Strokes((((0.1, 0.1), (0.2, 0.3)),)), 1, 28).shape
+    (28, 28, 1)
+    """
+    if isinstance(picture, Strokes):
+        ink = _draw(picture, size)
+        return ink if channels == 1 else np.repeat(255 - ink, 3, axis=2)
+    if channels == 3:
+        return fit(picture.values, size, 3)
+    return _centre(_ink(picture), size)
+
+
+def _draw(drawing: Strokes, size: int) -> NDArray[np.uint8]:
+    """Light strokes on a dark ground, as thick however large the drawing was."""
+    points = np.concatenate([np.array(line) for line in drawing.lines])
+    low, high = points.min(0), points.max(0)
+    extent = float((high - low).max())
+    side = size * FINE
+    pen = PEN * side
+    # From pad to picture; what sticks out of the points is half a pen on each side.
+    scale = (LETTER * side - pen) / max(extent, SMALLEST)
+    middle = (low + high) / 2
+    image = Image.new("L", (side, side))
+    canvas = ImageDraw.Draw(image)
+    for line in drawing.lines:
+        at = (np.array(line) - middle) * scale + side / 2
+        canvas.line([(x, y) for x, y in at], fill=255, width=round(pen))
+        for x, y in at:
+            # Round ends and corners; a single point is a dot.
+            canvas.ellipse((x - pen / 2, y - pen / 2, x + pen / 2, y + pen / 2), fill=255)
+    return np.asarray(image.reduce(FINE))[..., None]
+
+
+def _ink(picture: Pixels) -> NDArray[np.float32]:
+    """How far each pixel is from the paper, which is what most of the border shows, in [0, 1]."""
+    values = picture.values
+    grey = np.asarray(Image.fromarray(values).convert("L")) if values.shape[2] == 3 else values[..., 0]
+    border = np.concatenate([grey[0], grey[-1], grey[1:-1, 0], grey[1:-1, -1]])
+    ink = np.abs(grey.astype(np.float32) - np.median(border))
+    if ink.max() < FAINTEST:
+        raise ValueError("is blank: nothing in it differs from its border")
+    ink /= ink.max()
+    return np.clip((ink - FLOOR) / (1 - FLOOR), 0, 1)
+
+
+def _centre(ink: NDArray[np.float32], size: int) -> NDArray[np.uint8]:
+    """The inked part, brought to a letter's size and to the middle."""
+    rows, columns = (np.flatnonzero(ink.max(axis) > FLOOR) for axis in (1, 0))
+    inked = ink[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+    scale = LETTER * size / max(max(inked.shape), SMALLEST * max(ink.shape))
+    height, width = (max(1, round(n * scale)) for n in inked.shape)
+    # PIL widens its filter where a picture shrinks, so that thin strokes fade and do not break.
+    small = Image.fromarray(inked).resize((width, height), Image.Resampling.BICUBIC)
+    strokes = np.asarray(small)
+    # Faded ones regain what they had.
+    strokes = np.clip(strokes / strokes.max(), 0, 1)
+    picture = np.zeros((size, size, 1), np.uint8)
+    top, left = (size - height) // 2, (size - width) // 2
+    picture[top : top + height, left : left + width, 0] = np.rint(255 * strokes)
+    return picture
