@@ -14,8 +14,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from metamirror.files import to_json
 from metamirror.fewshot.model_file import pack
+from metamirror.files import to_json
 from metamirror.playground import limits
 from metamirror.playground.adaptation import Model, adapt
 from metamirror.playground.choices import FIRST, PLAIN, Choice
@@ -102,9 +102,7 @@ class Playground:
         wanted = read_adapt(body)
         choice = self._choices.get(wanted.start)
         if choice is None:
-            raise Refusal(
-                422, f"start is {ascii(wanted.start)}; choose from {', '.join(self._choices)}"
-            )
+            raise Refusal(422, f"start is {wanted.start!a}; choose from {', '.join(self._choices)}")
         try:
             model = adapt(choice, wanted)
         except ValueError as error:
@@ -171,6 +169,8 @@ def make_app(
         },
         lifespan=lifespan,
     )
+    # An address is there or not; none is guessed.
+    app.router.redirect_slashes = False
     return Guard(app, Hosts(host))
 
 

@@ -90,7 +90,9 @@ def _choice(key: str, title: str, start: Start, learner: Learner) -> Choice:
         raise ValueError(
             f"{title} tells {ways} classes apart: the playground needs {limits.FEWEST_CLASSES}"
         )
-    return Choice(key, title, _method(learner), start, ways, channels, size, learner.steps, learner.lr)
+    return Choice(
+        key, title, _method(learner), start, ways, channels, size, learner.steps, learner.lr
+    )
 
 
 def _method(learner: Learner) -> str:

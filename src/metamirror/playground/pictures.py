@@ -104,13 +104,15 @@ def _draw(drawing: Strokes, size: int) -> NDArray[np.uint8]:
 def _ink(picture: Pixels) -> NDArray[np.float32]:
     """How far each pixel is from the paper, which is what most of the border shows, in [0, 1]."""
     values = picture.values
-    grey = np.asarray(Image.fromarray(values).convert("L")) if values.shape[2] == 3 else values[..., 0]
+    grey = (
+        np.asarray(Image.fromarray(values).convert("L")) if values.shape[2] == 3 else values[..., 0]
+    )
     border = np.concatenate([grey[0], grey[-1], grey[1:-1, 0], grey[1:-1, -1]])
     ink = np.abs(grey.astype(np.float32) - np.median(border))
     if ink.max() < FAINTEST:
         raise ValueError("is blank: nothing in it differs from its border")
-    ink /= ink.max()
-    return np.clip((ink - FLOOR) / (1 - FLOOR), 0, 1)
+    share: NDArray[np.float32] = np.clip((ink / ink.max() - FLOOR) / (1 - FLOOR), 0, 1)
+    return share
 
 
 def _centre(ink: NDArray[np.float32], size: int) -> NDArray[np.uint8]:

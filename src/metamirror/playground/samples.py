@@ -11,8 +11,8 @@ from metamirror.data.glyphs.drawing import render_letter
 from metamirror.data.glyphs.faces import FACES, shows
 from metamirror.playground.pictures import Pixels
 
-SETS = ("აბგდშ", "ԱԲԳԴՖ", "ვზთკჯ", "ԺԼԾՀՃ", "ლმფჟხ")
-"""Georgian and Armenian; each set is a task."""
+SETS = ("ԱԲԺՀՖ", "ადკშხ", "ԳԵԽՃՋ", "ვზლჟჯ", "ԾՁՄՇՎ")
+"""Armenian and Georgian; each set is a task."""
 EXAMPLES, TRIES = 1, 3
 """Of each letter."""
 
@@ -22,7 +22,7 @@ def sample(number: int) -> dict[str, Any]:
     """A set of letters by its number: classes with examples, and other pictures of them to try.
 
     >>> [entry["name"] for entry in sample(0)["classes"]]
-    ['an', 'ban', 'gan', 'don', 'shin']
+    ['ayb', 'ben', 'zhe', 'ho', 'feh']
     """
     classes, tries = [], []
     for character in SETS[number]:

@@ -56,7 +56,7 @@ export class Pad {
     }
     if (this.empty && !this.pen) {
       context.globalAlpha = 0.45;
-      context.font = `${Math.round(side / (side > 300 ? 16 : 9))}px sans-serif`;
+      context.font = `${Math.round(side / (side > 300 ? 18 : 7.5))}px sans-serif`;
       context.textAlign = "center";
       context.fillText("draw here", side / 2, side * 0.53);
       context.globalAlpha = 1;
