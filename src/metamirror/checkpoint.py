@@ -142,7 +142,7 @@ def restore(
                 f"{described_in} was made with a {name} of the user's own: pass {name}=..."
             )
 
-    def build(own: nn.Module) -> Learner:
+    def build(own: nn.Module, prior: Any = prior) -> Learner:
         for name, p in own.named_parameters():
             p.requires_grad_(name not in config["frozen"])
         return make_learner(
@@ -157,11 +157,14 @@ def restore(
     if model is not None:
         learner = build(copy.deepcopy(model))
     elif config["model"] is None:
-        raise ValueError(f"{described_in} speaks of a model of the user's own: pass model=...")
+        raise ValueError(
+            f"{described_in} holds a model of the user's own class: pass model=..."
+        )
     else:
         # What a file claims is compared with what it holds before memory is taken for it.
         with torch.device("meta"):
-            check_fit(build(models.build(**config["model"])), tensors, origin)
+            sketch = build(models.build(**config["model"]), copy.deepcopy(prior))
+        check_fit(sketch, tensors, origin)
         learner = build(models.build(**config["model"]))
     learner.lr = check_lr(config["lr"])
     fill(learner, tensors, origin)

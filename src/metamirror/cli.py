@@ -19,6 +19,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from metamirror.adapt_commands import ADAPT_COMMANDS
 from metamirror.allocator import tune_allocator
 from metamirror.build import extra_parameters
 from metamirror.config import RunConfig, load_config
@@ -255,6 +256,7 @@ COMMANDS: dict[str, Command | Group] = {
     "inspect": inspect,
     "compare": compare_from(None),
     "quickstart": quickstart,
+    **ADAPT_COMMANDS,
     "playground": playground,
 }
 

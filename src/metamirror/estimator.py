@@ -116,7 +116,8 @@ class FewShotClassifier(FewShotEstimator):
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The likeliest label of each example."""
-        found: NDArray[Any] = self.classes_[self.predict_proba(X).argmax(1)]
+        likeliest = self.predict_proba(X).argmax(1)
+        found: NDArray[Any] = self.classes_[likeliest]
         return found
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:

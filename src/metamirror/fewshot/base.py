@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from metamirror.device import choose_device
@@ -48,6 +49,10 @@ class FewShotEstimator(Estimator):
     n_features_in_: int
 
     # What users call
+
+    def predict(self, X: Any) -> NDArray[Any]:  # noqa: N803 - as in scikit-learn
+        """What the adapted model says of each example."""
+        raise NotImplementedError
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the adapted model into one safetensors file, from which `load` restores it.

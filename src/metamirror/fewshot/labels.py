@@ -24,7 +24,7 @@ def as_labels(y: Any, count: int) -> list[Hashable]:
         raise ValueError(
             "requires y to be passed, but the target y is None: give a label for each example"
         )
-    if isinstance(y, Tensor | np.ndarray) or hasattr(y, "to_numpy"):
+    if hasattr(y, "__array__"):
         array = y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
         if array.ndim != 1:
             raise ValueError(
@@ -88,7 +88,7 @@ def check_count(classes: NDArray[Any], ways: int) -> None:
         raise ValueError(
             f"y has {count} classes ({names}{', ...' if count > 8 else ''}), and this start tells "
             f"at most {ways} apart: leave some out, or train one with metamirror train --ways "
-            f"{count}; if y is a quantity, use FewShotRegressor"
+            f"{count}; if y is continuous, use FewShotRegressor"
         )
 
 
