@@ -66,5 +66,13 @@ speed: results/peers.json results/cost-omniglot-1shot.json results/cost-mini-ima
 		results/growth.json
 	$(BIN)/python benchmarks/speed_table.py --write
 
+# What docs/playground.md shows: its picture, taken by the test of the page in a browser, and its figures.
+docs/playground.png: $(wildcard src/metamirror/playground/page/*) | $(INSTALLED)
+	METAMIRROR_BROWSER=required METAMIRROR_SCREENSHOTS=docs $(BIN)/python -m pytest -n 0 \
+		tests/playground/test_browser.py -k "newcomer and desk-light"
+
+results/playground.json: benchmarks/playground.py | $(INSTALLED)
+	$(BIN)/python benchmarks/playground.py --out $@
+
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -157,9 +157,7 @@ def restore(
     if model is not None:
         learner = build(copy.deepcopy(model))
     elif config["model"] is None:
-        raise ValueError(
-            f"{described_in} holds a model of the user's own class: pass model=..."
-        )
+        raise ValueError(f"{described_in} holds a model of the user's own class: pass model=...")
     else:
         # What a file claims is compared with what it holds before memory is taken for it.
         with torch.device("meta"):
