@@ -175,7 +175,7 @@ def test_pictures_are_chosen_dropped_and_pasted(browser, tmp_path):
     cards[2].find_element("css selector", ".remove").click()
     cards[2].find_element("css selector", ".pad").send_keys("")
     browser.run(PASS_ON, cards[2], "paste", content["bar"])
-    browser.until(lambda: len([b for b in browser.all(".slot .remove") if b.is_displayed()]) == 3)
+    browser.until(lambda: len([b for b in browser.all(".slot .remove") if b.is_enabled()]) == 3)
     adapt(browser)
     for sign, name in zip(SIGNS, "ABC", strict=True):
         browser.draw(browser.one("#question"), draw(sign, 52))

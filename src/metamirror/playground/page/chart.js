@@ -1,7 +1,7 @@
 // The loss against the steps, on a logarithmic scale, drawn step by step.
 
 const WIDTH = 440, HEIGHT = 250;
-const LEFT = 46, RIGHT = 14, TOP = 10, BOTTOM = 34;
+const LEFT = 46, RIGHT = 14, TOP = 10, BOTTOM = 38;
 const LOWEST = 1e-4; // a loss may be zero, and has then no logarithm
 const MARGIN = 0.12; // above and below the curves, in powers of ten
 const SHAPES = ["circle", "square"];
@@ -70,7 +70,7 @@ export class Chart {
       parts.push(make("text", { x: x(k), y: HEIGHT - BOTTOM + 17, "text-anchor": "middle" }, k));
     }
     const middle = (LEFT + WIDTH - RIGHT) / 2;
-    parts.push(make("text", { x: middle, y: HEIGHT - 2, "text-anchor": "middle" }, "step"));
+    parts.push(make("text", { x: middle, y: HEIGHT - 5, "text-anchor": "middle" }, "step"));
     return parts;
   }
 

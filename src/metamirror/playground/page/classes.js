@@ -71,7 +71,6 @@ export class Classes {
   #add(name) {
     const card = new Card(this, name);
     this.cards.push(card);
-    this.list.append(card.item);
     this.#arrange();
     return card;
   }
@@ -107,6 +106,8 @@ class Card {
     this.slots = item.querySelector(".slots");
     this.files = item.querySelector("input[type=file]");
     this.pads = [];
+    // First of all: the ink of a square has the colour that its place on the page gives it.
+    classes.list.append(item);
     this.name.value = name;
     this.name.addEventListener("input", () => { this.#label(); classes.changed(); });
     this.remove.addEventListener("click", () => classes.drop(this));
@@ -175,7 +176,7 @@ class Card {
       const kind = pad.empty ? "empty" : pad.picture ? "a picture" : "a drawing";
       pad.canvas.setAttribute("aria-label", `Example ${i + 1} of ${name}: ${kind}`);
       const button = pad.canvas.nextElementSibling;
-      button.hidden = pad.empty;
+      button.disabled = pad.empty;
       button.setAttribute("aria-label", `Remove example ${i + 1} of ${name}`);
     });
   }

@@ -2,7 +2,7 @@
 
 const PEN = 0.085; // thickness on the screen; the server draws its own
 const STEP = 0.05; // of the keyboard's pen
-const MOST_POINTS = 3900; // a little below what the server takes
+const MOST_POINTS = 1400; // a little below what the server takes
 const pads = new Set();
 
 export class Pad {
