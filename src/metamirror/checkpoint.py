@@ -159,7 +159,9 @@ def restore(
     elif config["model"] is None:
         raise ValueError(f"{described_in} holds a model of the user's own class: pass model=...")
     else:
-        # What a file claims is compared with what it holds before memory is taken for it.
+        # What a file claims is compared with what it holds before time and memory are spent on it.
+        if any(isinstance(v, list) and len(v) > len(tensors) for v in config["model"].values()):
+            raise ValueError(f"{described_in} speaks of more layers than {origin} has tensors")
         with torch.device("meta"):
             sketch = build(models.build(**config["model"]), copy.deepcopy(prior))
         check_fit(sketch, tensors, origin)

@@ -30,7 +30,8 @@ class FewShotClassifier(FewShotEstimator):
         start: a shipped start's name, a run folder, a folder of `metamirror.save`, or a `Learner`.
         steps: inner steps, if other than the start's.
         lr: inner step size, if other than the start's.
-        early_stopping: stop once the loss of the examples does not fall by a share of `tol`.
+        early_stopping: stop at a step that lowers the loss of the examples by less than `tol`
+            times its first value; a step that raises it is taken back.
         tol: that share.
         calibrate: fit a temperature on held-out examples; needs two of each class.
         invert: exchange dark and light. The shipped starts know light ink on a dark ground.
@@ -160,7 +161,8 @@ class FewShotRegressor(FewShotEstimator):
         start: a shipped start's name, a run folder, a folder of `metamirror.save`, or a `Learner`.
         steps: inner steps, if other than the start's.
         lr: inner step size, if other than the start's.
-        early_stopping: stop once the loss of the examples does not fall by a share of `tol`.
+        early_stopping: stop at a step that lowers the loss of the examples by less than `tol`
+            times its first value; a step that raises it is taken back.
         tol: that share.
         invert: exchange dark and light, where examples are pictures.
         device: auto (CUDA, MPS or CPU, in this order), or one of them.
@@ -183,7 +185,7 @@ class FewShotRegressor(FewShotEstimator):
 
     def __init__(
         self,
-        start: Start = "sinusoid-blockiaf",
+        start: Start = "sinusoid-metasgd",
         *,
         steps: int | None = None,
         lr: float | None = None,

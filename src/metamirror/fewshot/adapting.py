@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
-from itertools import count
 
 import torch
 
@@ -20,7 +19,8 @@ class Adaptation:
     Attributes:
         steps: K; None for the learner's.
         lr: alpha; None for the learner's.
-        early_stopping: whether to stop once the support loss does not fall by a share of `tol`.
+        early_stopping: whether to stop at a step that lowers the support loss by less than `tol`
+            times its first value. A step that raises it is taken back.
         tol: that share.
         seed: of the method's own noise.
     """
@@ -73,17 +73,13 @@ def _until_it_stops_falling(
     path = learner.adaptations(support, steps=how.steps, lr=how.lr, seed=how.seed)
     best = next(path)
     losses.append(support_loss(learner, best, support))
-    for step in count(1):
-        adapted = next(path, None)
-        if adapted is None:
-            break
+    for adapted in path:
         loss = support_loss(learner, adapted, support)
         if not loss <= losses[-1]:
-            # This step is taken back.
             break
         best = adapted
         losses.append(loss)
-        if loss > (1 - how.tol) * losses[step - 1]:
+        if losses[-2] - loss < how.tol * losses[0]:
             break
     return best, losses
 

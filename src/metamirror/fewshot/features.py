@@ -15,11 +15,11 @@ class Features:
     """Reads arrays and tensors as they are; a type of its own beside `Pictures`."""
 
     def read(self, x: Any) -> Tensor:
-        """(examples, ...) in floats.
+        """(examples, ...) in double precision.
 
         >>> Features().read([[1, 2], [3, 4]])
         tensor([[1., 2.],
-                [3., 4.]])
+                [3., 4.]], dtype=torch.float64)
         """
         if isinstance(x, Tensor):
             x = x.detach().cpu().double().numpy()

@@ -81,7 +81,7 @@ def check_count(classes: NDArray[Any], ways: int) -> None:
     count = len(classes)
     if count < 2:
         raise ValueError(
-            f"y has one class, {classes[0]!r}: at least 2 classes are needed to tell apart"
+            f"y has one class, {classes.tolist()[0]!r}: at least 2 classes are needed to tell apart"
         )
     if count > ways:
         names = ", ".join(repr(label) for label in classes.tolist()[:8])

@@ -141,8 +141,12 @@ def _restore(
         estimator.classes_ = classes_from_json(facts["classes"])
         estimator.temperature_ = said["temperature"]
         learner.loss = FirstOutputs(len(estimator.classes_), None)
-        _check_labels(support.y, len(estimator.classes_), learner.outputs(support.x))
+        if not 0 < said["temperature"] < float("inf"):
+            raise ValueError(f"its temperature is {said['temperature']}")
+        _check_labels(support, len(estimator.classes_), learner.outputs(support.x))
     else:
+        if support.y.shape != (len(support.x), learner.outputs(support.x)):
+            raise ValueError(f"its values have shape {tuple(support.y.shape)}")
         estimator = FewShotRegressor(**params)
         estimator.flat_ = said["flat"]
     estimator.learner_, estimator.support_ = learner, support
@@ -230,6 +234,9 @@ def _adapted(learner: Learner, params: Params, named: dict[str, Tensor]) -> Adap
     return Adapted(learner, AdaptationPath(empty, empty, (), (phi,)), statistics)
 
 
-def _check_labels(y: Tensor, classes: int, ways: int) -> None:
-    if y.dtype != torch.int64 or sorted(set(y.tolist())) != list(range(classes)) or classes > ways:
+def _check_labels(support: Batch, classes: int, ways: int) -> None:
+    x, y = support
+    if y.dtype != torch.int64 or y.shape != (len(x),) or classes > ways:
+        raise ValueError(f"its labels are {y.dtype} of shape {tuple(y.shape)}")
+    if sorted(set(y.tolist())) != list(range(classes)):
         raise ValueError(f"its labels are not those of {classes} classes")
