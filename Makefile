@@ -71,8 +71,8 @@ docs/playground.png: $(wildcard src/metamirror/playground/page/*) | $(INSTALLED)
 	METAMIRROR_BROWSER=required METAMIRROR_SCREENSHOTS=docs $(BIN)/python -m pytest -n 0 \
 		tests/playground/test_browser.py -k "newcomer and desk-light"
 
-results/playground.json: benchmarks/playground.py | $(INSTALLED)
-	$(BIN)/python benchmarks/playground.py --out $@
+results/playground.json: benchmarks/playground_figures.py | $(INSTALLED)
+	$(BIN)/python benchmarks/playground_figures.py --out $@
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -178,7 +178,8 @@ def _page() -> dict[str, tuple[str, bytes]]:
     """The parts of the page by name: their kind and content."""
     found = {"colours.css": (KINDS["css"], colours().encode())}
     for file in files("metamirror.playground").joinpath("page").iterdir():
-        found[file.name] = KINDS[file.name.rpartition(".")[2]], file.read_bytes()
+        if kind := KINDS.get(file.name.rpartition(".")[2]):
+            found[file.name] = kind, file.read_bytes()
     return found
 
 

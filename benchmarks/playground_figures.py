@@ -1,6 +1,7 @@
 """How long the playground takes to answer, alone and with twenty clients, and what it recognises.
 
-    python benchmarks/playground.py [--out results/playground.json]
+    python benchmarks/playground_figures.py [--out results/playground.json]
+    python benchmarks/playground_figures.py --write    # figures into docs/playground.md
 
 Recognition is measured on letters of unseen scripts (glyphs) and on characters that people have
 drawn (omniglot, where it is installed), once as they are and once as the playground prepares them.
@@ -20,12 +21,15 @@ import numpy as np
 import torch
 
 import metamirror as mm
-from metamirror.files import write_json
-from metamirror.playground.choices import Choice, on_offer
+from metamirror.files import read_json, write_json
+from metamirror.playground.choices import FIRST, PLAIN, Choice, on_offer
 from metamirror.playground.pictures import Pixels, prepare
 from serving import Served, served
+from speed_table import markdown
 
 CLIENTS = 20
+PAGE = Path(__file__).parents[1] / "docs" / "playground.md"
+BEGIN, END = "<!-- results/playground.json: make results/playground.json -->", "<!-- end -->"
 
 
 def ask(server: Served, start: str, letters: dict[str, Any], steps: int) -> tuple[float, str]:
@@ -104,22 +108,63 @@ def installed(data: str) -> bool:
     return True
 
 
+def figures(found: dict[str, Any]) -> str:
+    """What the page says of the measurements."""
+    shares = {
+        (row["data"], row["prepared"]): f"{row['accuracy']:.1f} ± {row['ci95']:.1f} %"
+        for row in found["recognised"]
+        if row["start"] == FIRST
+    }
+    alone = next(row for row in found["alone"] if row["start"] == FIRST)
+    together = found["together"]
+    tasks = found["recognised"][0]["tasks"]
+    subjects = {
+        "omniglot": "Omniglot: characters drawn by people",
+        "glyphs": "`glyphs`: letters of unseen scripts, all of one size",
+    }
+    table = markdown(
+        (f"`{FIRST}`, 5 classes, 1 example each, {tasks} tasks", "as they are", "as prepared here"),
+        [(words, shares[data, False], shares[data, True]) for data, words in subjects.items()],
+    )
+    return (
+        f"{table}\n\n"
+        f"An adaptation of {alone['steps']} steps, with gradient descent beside it, takes "
+        f"{alone['median_ms']} ms (median) until the answer is\nthere; {together['clients']} "
+        f"clients that ask at once all have theirs within {together['seconds']:.1f} s. Two cores, "
+        f"which other work\nshared."
+    )
+
+
+def filled(page: str, found: dict[str, Any]) -> str:
+    """The page with the figures between their marks."""
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n{figures(found)}\n{END}{after}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("results/playground.json"))
     parser.add_argument("--repeat", type=int, default=15)
     parser.add_argument("--tasks", type=int, default=100)
+    parser.add_argument("--write", action="store_true")
     given = parser.parse_args()
+    if not given.write:
+        write_json(given.out, measure(given.repeat, given.tasks))
+    PAGE.write_text(filled(PAGE.read_text(), read_json(given.out)))
+
+
+def measure(repeat: int, tasks: int) -> dict[str, Any]:
     torch.set_num_threads(1)
-    answers = measure_answers(given.repeat)
+    answers = measure_answers(repeat)
     print(json.dumps(answers, indent=2))
     rows = []
     for data in filter(installed, ("glyphs", "omniglot")):
-        for choice in on_offer(None).values():
+        for key in (FIRST, PLAIN):
             for prepared in (False, True):
-                rows.append(accuracy(choice, data, given.tasks, prepared))
+                rows.append(accuracy(on_offer(None)[key], data, tasks, prepared))
                 print(rows[-1], flush=True)
-    write_json(given.out, {"torch": torch.__version__, **answers, "recognised": rows})
+    return {"torch": torch.__version__, **answers, "recognised": rows}
 
 
 if __name__ == "__main__":
