@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from importlib.resources import files
 
 import numpy as np
@@ -17,6 +18,8 @@ from metamirror.playground.app import make_app
 from metamirror.playground.choices import OWN, on_offer
 from metamirror.playground.pictures import Strokes, prepare
 from metamirror.playground.samples import SETS
+from metamirror.playground.shelf import Shelf
+from metamirror.playground.workers import Workers
 
 STARTS = on_offer(None)
 
@@ -183,7 +186,29 @@ def test_too_long_steps_of_gradient_descent_leave_the_chosen_geometry_its_answer
     monkeypatch.setattr(app, "adapt", only_the_chosen)
     found = adapted(client, start=next(key for key in STARTS if key != "glyphs-maml"))
     assert found["plain"]["losses"] is None
+    assert "finite" in found["plain"]["error"]
     assert found["chosen"]["losses"]
+
+
+def test_a_model_that_had_to_go_is_adapted_again(client):
+    with client_of(STARTS, shelf=Shelf(most=1)) as small:
+        gone, kept = (adapted(small, steps=1)["model"] for _ in range(2))
+        answer = small.post(f"/api/models/{gone}/predict", json={"picture": draw("ring")})
+        assert answer.status_code == 404
+        assert "Adapt again" in answer.json()["error"]
+        assert ask(small, kept, draw("ring"))
+
+
+def test_a_server_with_too_much_to_do_says_when_to_come_back():
+    gate = threading.Event()
+    workers = Workers(threads=1, most_waiting=0)
+    with client_of(STARTS, workers=workers) as busy:
+        workers.submit(gate.wait)
+        answer = busy.post("/api/adapt", json=request(steps=1))
+        gate.set()
+    assert answer.status_code == 503
+    assert int(answer.headers["retry-after"]) > 0
+    assert answer.json()["error"]
 
 
 # Letters to try it with

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metamirror.estimator import FewShotClassifier
+from metamirror.fewshot.model_file import pack
 from metamirror.playground.choices import Choice
 from metamirror.playground.pictures import Picture, prepare
 from metamirror.playground.requests import Adapt
@@ -39,6 +40,11 @@ class Model:
             found = self.classifier.predict_proba(seen[None])[0]
         by_name = dict(zip(self.classifier.classes_.tolist(), found.tolist(), strict=True))
         return [by_name[name] for name in self.names], seen
+
+    def file(self) -> bytes:
+        """The content of the file that `FewShotClassifier.load` takes."""
+        with self._one_at_a_time:
+            return pack(self.classifier)
 
     def bytes_taken(self) -> int:
         """About what it takes of memory."""

@@ -14,7 +14,6 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from metamirror.fewshot.model_file import pack
 from metamirror.files import to_json
 from metamirror.playground import limits
 from metamirror.playground.adaptation import Model, adapt
@@ -115,9 +114,9 @@ class Playground:
             return None
         try:
             return adapt(choice, wanted).described()
-        except ValueError:
+        except ValueError as error:
             # A step size that suits the chosen geometry may be too long for gradient descent.
-            return {**choice.described(), "losses": None}
+            return {**choice.described(), "losses": None, "error": str(error)}
 
     async def predict(self, request: Request) -> Response:
         """What a picture shows."""
@@ -136,7 +135,7 @@ class Playground:
     async def download(self, request: Request) -> Response:
         """The adapted model as a file, made in memory."""
         model = self._shelf.get(request.path_params["model"])
-        content = await self._workers.run(pack, model.classifier)
+        content = await self._workers.run(model.file)
         # A name of our own making: neither classes nor folders have a say in it.
         said = f'attachment; filename="metamirror-{model.choice.method}.safetensors"'
         return Response(
@@ -152,8 +151,8 @@ def make_app(
     shelf: Shelf | None = None,
 ) -> ASGIApp:
     """The application, to be served at `host`."""
-    workers = workers or Workers()
-    playground = Playground(choices, workers, shelf or Shelf())
+    workers = Workers() if workers is None else workers
+    playground = Playground(choices, workers, Shelf() if shelf is None else shelf)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:

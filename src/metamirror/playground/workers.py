@@ -37,6 +37,10 @@ class Workers:
 
     async def run(self, function: Callable[..., Result], *arguments: Any) -> Result:
         """The function's result, once a thread has had time for it."""
+        return await asyncio.wrap_future(self.submit(function, *arguments))
+
+    def submit(self, function: Callable[..., Result], *arguments: Any) -> Future[Result]:
+        """The function's result to come, if there is room in the queue."""
         with self._lock:
             if self._count >= self._most:
                 raise Refusal(
@@ -47,7 +51,7 @@ class Workers:
             self._count += 1
         future = self._pool.submit(function, *arguments)
         future.add_done_callback(self._done)
-        return await asyncio.wrap_future(future)
+        return future
 
     def close(self) -> None:
         """Lets go of what has not begun."""

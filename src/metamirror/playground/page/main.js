@@ -110,7 +110,7 @@ async function begin() {
     page.waiting.hidden = true;
     const curves = [chosen];
     if (plain?.losses) curves.push({ ...plain, title: `plain gradient descent (${plain.title})` });
-    else if (plain) problem("Plain gradient descent left the finite numbers at this step size.");
+    else if (plain) problem(`Not so for plain gradient descent: ${plain.error}`);
     chart.draw(curves);
     legend(page.legend, curves);
     numbers(page.numbers, curves);
