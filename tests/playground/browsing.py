@@ -139,10 +139,18 @@ class Browser:
             actions.pointer_action.pointer_up()
             actions.perform()
 
+    # In one go each: what an answer replaces in the middle is no longer there to be asked.
+
     def likeliest(self) -> str | None:
         """The class that the bars show as the most likely."""
-        found = self.all("#bars .best .name")
-        return found[0].text if found else None
+        return self.run("return document.querySelector('#bars .best .name')?.textContent ?? null")
+
+    def points(self) -> list[int]:
+        """How many points each curve of the chart has by now."""
+        return self.run(
+            "return [...document.querySelectorAll('#chart polyline')]"
+            ".map((line) => line.getAttribute('points').split(' ').length)"
+        )
 
     def picture(self, path: Path) -> None:
         """The whole page as PNG."""

@@ -55,12 +55,6 @@ def adapt(browser) -> None:
     browser.until(lambda: browser.one("#adapt").get_attribute("aria-busy") is None)
 
 
-def points(browser) -> list[int]:
-    """How many points each curve has, once it is drawn to its end."""
-    lines = browser.all("#chart polyline")
-    return [len(line.get_attribute("points").split()) for line in lines]
-
-
 def fits(browser) -> bool:
     return browser.run("return document.documentElement.scrollWidth <= innerWidth")
 
@@ -71,7 +65,7 @@ def test_signs_are_drawn_adapted_to_and_recognised(browser, screen):
     assert fits(browser)
     draw_classes(browser)
     adapt(browser)
-    browser.until(lambda: points(browser) == [6, 6])
+    browser.until(lambda: browser.points() == [6, 6])
     legend = [item.text for item in browser.all("#legend li")]
     assert len(legend) == 2
     assert "plain gradient descent" in legend[1]
@@ -98,11 +92,11 @@ def test_another_method_number_of_steps_or_step_size_is_adapted_to_at_once(brows
     browser.open(DESK)
     draw_classes(browser)
     adapt(browser)
-    browser.until(lambda: points(browser) == [6, 6])
+    browser.until(lambda: browser.points() == [6, 6])
     browser.one("#steps").send_keys(Keys.ARROW_RIGHT * 3)
-    browser.until(lambda: points(browser) == [9, 9])
+    browser.until(lambda: browser.points() == [9, 9])
     browser.one("#start").send_keys("MAML")
-    browser.until(lambda: points(browser) == [9])
+    browser.until(lambda: browser.points() == [9])
     browser.one("#lr").send_keys(Keys.CONTROL, "a")
     browser.one("#lr").send_keys("99")
     browser.until(lambda: "step size" in browser.one("#problem").text)
@@ -195,7 +189,7 @@ def test_one_click_shows_a_newcomer_what_it_is_about(browser, screen, dark):
     browser.open(screen, dark)
     browser.click("#letters")
     browser.until(lambda: browser.likeliest() is not None)
-    browser.until(lambda: points(browser) == [6, 6])
+    browser.until(lambda: browser.points() == [6, 6])
     assert len(browser.all(".card")) == 5
     assert fits(browser)
     assert browser.one("#download").get_attribute("href").startswith(f"{browser.url}/api/models/")
