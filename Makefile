@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 PEERS := $(VENV)/.peers
 
-.PHONY: quickstart test lint types sinusoid speed clean
+.PHONY: quickstart test lint types sinusoid starts speed clean
 
 quickstart: $(INSTALLED)
 	$(BIN)/metamirror quickstart
@@ -36,6 +36,22 @@ results/sinusoid/%.json: | $(INSTALLED)
 		--out runs/sinusoid/$*
 	OMP_NUM_THREADS=1 $(BIN)/metamirror evaluate runs/sinusoid/$* --json > $@.tmp
 	mv $@.tmp $@
+
+# The starts that ship with the package; about an hour a method on one core.
+STARTS := blockiaf maml metasgd gradnet
+
+starts: $(addprefix src/metamirror/starts/glyphs-,$(addsuffix /start.json,$(STARTS))) \
+		src/metamirror/starts/sinusoid-metasgd/start.json
+	$(BIN)/python benchmarks/starts.py
+
+src/metamirror/starts/glyphs-%/start.json: configs/start-glyphs.toml | $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/metamirror train --config $< --method $* --resume --out runs/starts/glyphs-$*
+	$(BIN)/python tools/ship_start.py runs/starts/glyphs-$* $(@D)
+
+src/metamirror/starts/sinusoid-%/start.json: configs/sinusoid.toml | $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/metamirror train --config $< --method $* --norm inductive --resume \
+		--out runs/starts/sinusoid-$*
+	$(BIN)/python tools/ship_start.py runs/starts/sinusoid-$* $(@D)
 
 # How fast tasks are drawn beside a conv4 that learns them; METAMIRROR_HOME may hold the real data.
 results/sampler.json: benchmarks/sampler.py | $(INSTALLED)

@@ -14,7 +14,9 @@ from metamirror.fewshot.export import Format
 from metamirror.fewshot.export import export as export_model
 from metamirror.fewshot.folder import labelled_pictures
 from metamirror.fewshot.model_file import read as read_model
+from metamirror.fewshot.start import shipped_names
 from metamirror.files import to_json
+from metamirror.progress import say
 
 Model = Annotated[Path, tyro.conf.Positional]
 Images = Annotated[
@@ -62,6 +64,11 @@ def adapt(
         device=device,
         random_state=seed,
     ).fit(pictures, labels)
+    if not invert and run in shipped_names() and float(classifier.support_.x.median()) > 0.5:
+        say(
+            f"note: the ground of these pictures is light, and {run} knows light ink on a dark "
+            f"ground: --invert exchanges them"
+        )
     classifier.save(out)
     classes = classifier.classes_.tolist()
     if json:

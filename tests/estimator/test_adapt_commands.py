@@ -72,6 +72,21 @@ def test_adapting_says_what_it_did(folder: Path, tmp_path: Path, capsys):
     assert (loaded.start, loaded.invert, loaded.early_stopping) == ("glyphs-maml", True, True)
 
 
+def test_white_paper_is_mentioned_and_not_guessed(tmp_path: Path, capsys):
+    for name, row in (("a", 7), ("b", 20)):
+        (tmp_path / "support" / name).mkdir(parents=True)
+        paper = Image.new("L", (28, 28), "white")
+        paper.paste("black", (4, row, 24, row + 3))
+        paper.save(tmp_path / "support" / name / "0.png")
+    words = ["adapt", "glyphs-maml", "--support", str(tmp_path / "support")]
+    words += ["--out", str(tmp_path / "m")]
+    assert main(words) == 0
+    assert "--invert" in capsys.readouterr().err
+    assert not mm.FewShotClassifier.load(tmp_path / "m").invert
+    assert main([*words, "--invert"]) == 0
+    assert "--invert" not in capsys.readouterr().err
+
+
 def test_an_adapted_model_is_exported(model: Path, tmp_path: Path, capsys):
     words = ["export", str(model), "--format", "torch", "--out", str(tmp_path / "m.pt2")]
     assert main(words) == 0

@@ -118,7 +118,7 @@ def test_parameters_can_be_read_and_set():
     assert clf.get_params()["steps"] == 3
     assert clf.set_params(lr=0.2, steps=None).get_params()["lr"] == 0.2
     assert repr(clf) == "FewShotClassifier(start='glyphs-maml', lr=0.2)"
-    with pytest.raises(ValueError, match="Invalid parameter 'stepz'.*steps"):
+    with pytest.raises(ValueError, match=r"Invalid parameter 'stepz'.*steps"):
         clf.set_params(stepz=1)
 
 
