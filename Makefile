@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 PEERS := $(VENV)/.peers
 
-.PHONY: quickstart test lint types sinusoid speed clean
+.PHONY: quickstart test lint types sinusoid starts speed clean
 
 quickstart: $(INSTALLED)
 	$(BIN)/metamirror quickstart
@@ -37,6 +37,22 @@ results/sinusoid/%.json: | $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/metamirror evaluate runs/sinusoid/$* --json > $@.tmp
 	mv $@.tmp $@
 
+# The starts that ship with the package; about an hour a method on one core.
+STARTS := blockiaf maml metasgd gradnet
+
+starts: $(addprefix src/metamirror/starts/glyphs-,$(addsuffix /start.json,$(STARTS))) \
+		src/metamirror/starts/sinusoid-metasgd/start.json
+	$(BIN)/python benchmarks/starts.py
+
+src/metamirror/starts/glyphs-%/start.json: configs/start-glyphs.toml | $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/metamirror train --config $< --method $* --resume --out runs/starts/glyphs-$*
+	$(BIN)/python tools/ship_start.py runs/starts/glyphs-$* $(@D)
+
+src/metamirror/starts/sinusoid-%/start.json: configs/sinusoid.toml | $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/metamirror train --config $< --method $* --norm inductive --resume \
+		--out runs/starts/sinusoid-$*
+	$(BIN)/python tools/ship_start.py runs/starts/sinusoid-$* $(@D)
+
 # How fast tasks are drawn beside a conv4 that learns them; METAMIRROR_HOME may hold the real data.
 results/sampler.json: benchmarks/sampler.py | $(INSTALLED)
 	$(BIN)/python benchmarks/sampler.py --out $@
@@ -65,6 +81,14 @@ results/growth.json: benchmarks/growth.py | $(INSTALLED)
 speed: results/peers.json results/cost-omniglot-1shot.json results/cost-mini-imagenet-5shot.json \
 		results/growth.json
 	$(BIN)/python benchmarks/pages.py --write
+
+# What docs/playground.md shows: its picture, taken by the test of the page in a browser, and its figures.
+docs/playground.png: $(wildcard src/metamirror/playground/page/*) | $(INSTALLED)
+	METAMIRROR_BROWSER=required METAMIRROR_SCREENSHOTS=docs $(BIN)/python -m pytest -n 0 \
+		tests/playground/test_browser.py -k "newcomer and desk-light"
+
+results/playground.json: benchmarks/playground_figures.py | $(INSTALLED)
+	$(BIN)/python benchmarks/playground_figures.py --out $@
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache

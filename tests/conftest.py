@@ -1,4 +1,4 @@
-"""Shared helpers: `networks`, `judging`, `table`, `mirror_maps/maps`, `data/sources`."""
+"""Shared helpers: `networks`, `judging`, `table`, `runs`, and those beside the tests they serve."""
 
 import atexit
 import os
@@ -12,7 +12,8 @@ from hypothesis import settings
 
 here = Path(__file__).parent
 benchmarks = here.parent / "benchmarks"
-sys.path[:0] = [str(here), str(here / "mirror_maps"), str(here / "data"), str(benchmarks)]
+helpers = [here, here / "mirror_maps", here / "data", here / "playground", benchmarks]
+sys.path[:0] = map(str, helpers)
 # Tests never touch a user's data. The processes of one run share a folder (the first one makes it,
 # the others inherit its environment), so that letters are drawn once.
 if "PYTEST_XDIST_WORKER" not in os.environ:

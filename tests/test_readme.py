@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import resource
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -56,7 +60,45 @@ def test_the_table_of_methods_is_that_of_the_registry(capsys):
     assert set(shown) == set(mm.METHODS)
 
 
-@pytest.mark.parametrize("code", re.findall(r"```python\n(.*?)```", README, re.DOTALL))
-def test_its_python_runs(code, capsys):
+FIRST, *OTHERS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+
+OFFLINE = """
+import socket
+
+def refuse(*_, **__):
+    raise OSError("no network")
+
+socket.socket.connect = refuse
+"""
+
+
+def test_its_first_python_is_six_lines_that_run_offline_in_ten_seconds(tmp_path):
+    assert len([line for line in FIRST.splitlines() if line.strip()]) == 6
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    # As on a machine where nothing was installed or drawn before.
+    environment = {
+        **os.environ,
+        "METAMIRROR_HOME": str(tmp_path),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(Path(mm.__file__).parents[1]),
+    }
+    found = subprocess.run(
+        [sys.executable, "-c", OFFLINE + FIRST],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 10
+    predicted = re.findall(r"'(.)'", found.stdout)
+    assert sum(p == letter for p, letter in zip(predicted, "აბგდე", strict=True)) >= 4
+    (model,) = tmp_path.iterdir()
+    assert mm.FewShotClassifier.load(model).classes_.tolist() == list("აბგდე")
+
+
+@pytest.mark.parametrize("code", OTHERS)
+def test_its_other_python_runs(code, capsys):
     exec(compile(code, "README.md", "exec"), {})
     assert "torch.Size([3, 1])" in capsys.readouterr().out

@@ -5,6 +5,7 @@ from metamirror.allocator import tune_allocator
 from metamirror.checkpoint import load, save
 from metamirror.crew import Crew
 from metamirror.data import tasks
+from metamirror.estimator import FewShotClassifier, FewShotRegressor
 from metamirror.geometry import Geometry
 from metamirror.learner import Adapted, Learner
 from metamirror.methods import METHODS, make_learner
@@ -16,6 +17,8 @@ __all__ = [
     "Adapted",
     "Batch",
     "Crew",
+    "FewShotClassifier",
+    "FewShotRegressor",
     "Geometry",
     "Learner",
     "Task",

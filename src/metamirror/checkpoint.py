@@ -6,6 +6,7 @@ import copy
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 
 from metamirror import models, tensor_file
@@ -100,37 +101,86 @@ def load(
         prior: needed where a prior of the user's own class was given.
     """
     folder = _find(Path(path), which)
-    config = read_json(folder / CONFIG)
-    if not isinstance(config, dict) or config.get("format") != FORMAT:
-        raise ValueError(f"{folder / CONFIG} is not a learner of format {FORMAT}")
-    if missing := FIELDS - set(config):
-        raise ValueError(f"{folder / CONFIG} is damaged: it lacks {sorted(missing)}")
-    kinds = {"method": str, "options": dict, "model": dict | None, "frozen": list}
-    if odd := [name for name, kind in kinds.items() if not isinstance(config[name], kind)]:
-        raise ValueError(f"{folder / CONFIG} is damaged: {odd[0]} is {config[odd[0]]!r}")
-    if model is None:
-        if config["model"] is None:
-            raise ValueError(f"{folder} holds a model of the user's own class: pass model=...")
-        model = models.build(**config["model"])
-    else:
-        model = copy.deepcopy(model)
-    for name, p in model.named_parameters():
-        p.requires_grad_(name not in config["frozen"])
+    file = folder / TENSORS
+    tensors, _ = tensor_file.read(file)
+    return restore(
+        read_json(folder / CONFIG),
+        tensors,
+        folder / CONFIG,
+        file,
+        model=model,
+        loss=loss,
+        prior=prior,
+    )
+
+
+def restore(
+    description: Any,
+    tensors: dict[str, Tensor],
+    described_in: object,
+    origin: object,
+    *,
+    model: nn.Module | None = None,
+    loss: Loss | None = None,
+    prior: Any = None,
+) -> Learner:
+    """The learner that `describe` and `tensors_of` speak of; other arguments as in `load`.
+
+    Args:
+        description: how to build it.
+        tensors: what it holds.
+        described_in: what to call the description in an error.
+        origin: what to call the tensors in an error.
+        model: see `load`.
+        loss: see `load`.
+        prior: see `load`.
+    """
+    config = checked(description, described_in)
     for name, given in (("loss", loss), ("prior", prior)):
         if config[name] == "custom" and given is None:
-            raise ValueError(f"{folder} was made with a {name} of the user's own: pass {name}=...")
-    learner = make_learner(
-        config["method"],
-        model,
-        **{**{name: config[name] for name in COMMON}, "lr": config["built_lr"]},
-        loss=loss,
-        prior=prior if prior is not None else config["prior"],
-        **config["options"],
-    )
+            raise ValueError(
+                f"{described_in} was made with a {name} of the user's own: pass {name}=..."
+            )
+
+    def build(own: nn.Module, prior: Any = prior) -> Learner:
+        for name, p in own.named_parameters():
+            p.requires_grad_(name not in config["frozen"])
+        return make_learner(
+            config["method"],
+            own,
+            **{**{name: config[name] for name in COMMON}, "lr": config["built_lr"]},
+            loss=loss,
+            prior=prior if prior is not None else config["prior"],
+            **config["options"],
+        )
+
+    if model is not None:
+        learner = build(copy.deepcopy(model))
+    elif config["model"] is None:
+        raise ValueError(f"{described_in} holds a model of the user's own class: pass model=...")
+    else:
+        # What a file claims is compared with what it holds before time and memory are spent on it.
+        if any(isinstance(v, list) and len(v) > len(tensors) for v in config["model"].values()):
+            raise ValueError(f"{described_in} speaks of more layers than {origin} has tensors")
+        with torch.device("meta"):
+            sketch = build(models.build(**config["model"]), copy.deepcopy(prior))
+        check_fit(sketch, tensors, origin)
+        learner = build(models.build(**config["model"]))
     learner.lr = check_lr(config["lr"])
-    file = folder / TENSORS
-    fill(learner, tensor_file.read(file)[0], file)
+    fill(learner, tensors, origin)
     return learner
+
+
+def checked(description: Any, origin: object) -> dict[str, Any]:
+    """A description whose fields are there, and of the right kind."""
+    if not isinstance(description, dict) or description.get("format") != FORMAT:
+        raise ValueError(f"{origin} is not a learner of format {FORMAT}")
+    if missing := FIELDS - set(description):
+        raise ValueError(f"{origin} is damaged: it lacks {sorted(missing)}")
+    kinds = {"method": str, "options": dict, "model": dict | None, "frozen": list}
+    if odd := [name for name, kind in kinds.items() if not isinstance(description[name], kind)]:
+        raise ValueError(f"{origin} is damaged: {odd[0]} is {description[odd[0]]!r}")
+    return description
 
 
 def _find(path: Path, which: str) -> Path:
@@ -142,8 +192,8 @@ def _find(path: Path, which: str) -> Path:
     raise ValueError(f"{path} holds no learner: there is no {CONFIG} in it, nor in {path / which}")
 
 
-def fill(learner: Learner, stored: dict[str, Tensor], origin: object) -> None:
-    """Puts tensors into a learner, in place."""
+def check_fit(learner: Learner, stored: dict[str, Tensor], origin: object) -> None:
+    """Refuses tensors of other names or shapes than the learner's."""
     own = tensors_of(learner)
     if set(stored) != set(own):
         raise ValueError(
@@ -156,6 +206,11 @@ def fill(learner: Learner, stored: dict[str, Tensor], origin: object) -> None:
                 f"{name} has shape {tuple(stored[name].shape)} in {origin} and "
                 f"{tuple(tensor.shape)} in the learner"
             )
+
+
+def fill(learner: Learner, stored: dict[str, Tensor], origin: object) -> None:
+    """Puts tensors into a learner, in place."""
+    check_fit(learner, stored, origin)
     for name, tensor in {
         **dict(learner.named_parameters()),
         **dict(learner.named_buffers()),

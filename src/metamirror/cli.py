@@ -19,6 +19,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from metamirror.adapt_commands import ADAPT_COMMANDS
 from metamirror.allocator import tune_allocator
 from metamirror.build import extra_parameters
 from metamirror.config import RunConfig, load_config
@@ -31,6 +32,7 @@ from metamirror.files import to_json
 from metamirror.learner import Norm
 from metamirror.methods import METHODS
 from metamirror.models import Conv4
+from metamirror.playground.command import playground
 from metamirror.report.geometry import describe_geometry, plot_geometry
 from metamirror.report_commands import REPORT_COMMANDS
 from metamirror.train import train as run_training
@@ -254,6 +256,8 @@ COMMANDS: dict[str, Command | Group] = {
     "inspect": inspect,
     "compare": compare_from(None),
     "quickstart": quickstart,
+    **ADAPT_COMMANDS,
+    "playground": playground,
 }
 
 

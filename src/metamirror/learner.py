@@ -56,20 +56,21 @@ class Adapted:
     Attributes:
         params: the adapted parameters, phi^(K).
         path: support losses and gradient norms on the way there.
+        statistics: what normalisation uses; None if the batch's own.
     """
 
     def __init__(self, learner: Learner, path: Path, statistics: Statistics | None):
         self.params = path.phi
         self.path = path
         self._learner = learner
-        self._statistics = statistics
+        self.statistics = statistics
         # Copies: the learner's own go on learning.
         self._fixed = {name: p.clone() for name, p in learner.fixed().items()}
 
     def __call__(self, x: Tensor) -> Tensor:
         with torch.no_grad():
             phi = {**self._fixed, **self.params}
-            return self._learner.predict(phi, x, self._statistics)
+            return self._learner.predict(phi, x, self.statistics)
 
 
 class Learner(nn.Module):
@@ -211,7 +212,12 @@ class Learner(nn.Module):
             return Adapted(self, path, self.statistics(path.phi, support))
 
     def adaptations(
-        self, support: Batch, *, steps: int | None = None, seed: int | None = None
+        self,
+        support: Batch,
+        *,
+        steps: int | None = None,
+        lr: float | None = None,
+        seed: int | None = None,
     ) -> Iterator[Adapted]:
         """The model after 0, 1, ..., K steps, of which only the present one is in memory.
 
@@ -226,9 +232,7 @@ class Learner(nn.Module):
         with torch.no_grad():
             phi0 = self.geometry.primal(state)
         for k in range(count + 1):
-            path = self.descend(
-                support, state, order="none", steps=min(k, 1), phi0=phi0, keep=False
-            )
+            path = self.descend(support, state, order="none", steps=min(k, 1), lr=lr, phi0=phi0)
             state = path.states[-1]
             with torch.no_grad():
                 yield Adapted(self, path, self.statistics(path.phi, support))
@@ -408,6 +412,14 @@ class Learner(nn.Module):
             self._accuracies.append(right.to(output.dtype).mean())
         return (self.loss or loss_for(task.query.y))(output, task.query.y)
 
+    def outputs(self, x: Tensor) -> int:
+        """How many numbers the model gives for each of such examples."""
+        example = x[:1]
+        key = (example.shape, example.dtype, example.device, self.model.training)
+        if key not in self._outputs:
+            self._outputs[key] = self._probe(example)
+        return self._outputs[key]
+
     # Private
 
     def _precision(self, x: Tensor) -> AbstractContextManager[object]:
@@ -439,12 +451,9 @@ class Learner(nn.Module):
 
     def _check_outputs(self, batch: Batch, name: str) -> None:
         """Names a wrong shape or label before it fails deep inside torch, or not at all."""
-        example = batch.x[:1]
-        key = (example.shape, example.dtype, example.device, self.model.training)
-        if key not in self._outputs:
-            self._outputs[key] = self._probe(example)
+        outputs = self.outputs(batch.x)
         if self.loss is None and not batch.y.is_floating_point():
-            check_labels(batch, name, self._outputs[key])
+            check_labels(batch, name, outputs)
 
     def _probe(self, example: Tensor) -> int:
         try:

@@ -34,12 +34,12 @@ def pack(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> bytes:
 
 
 def unpack(
-    content: bytes, name: object, *, ours: bool = False
+    content: bytes, name: object, *, ours: bool = False, most_words: int | None = None
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors and facts; a file that was changed after it was written is refused by name.
 
     A plain safetensors file, as other programs write them, has no checksum and no facts: where the
-    file must be one of `ours`, that is damage.
+    file must be one of `ours`, that is damage. More than `most_words` letters of JSON are too.
     """
     try:
         tensors = safetensors.torch.load(content)
@@ -54,7 +54,15 @@ def unpack(
     digest, _, words = metadata[KEY].partition(" ")
     if digest != _digest(tensors, words):
         raise DamagedFileError(f"{name} is damaged: its checksum does not fit its content")
-    return tensors, json.loads(words)
+    if most_words is not None and len(words) > most_words:
+        raise DamagedFileError(f"{name} is damaged: {len(words):,} letters of JSON in its header")
+    try:
+        facts = json.loads(words)
+    except (ValueError, RecursionError) as error:
+        raise DamagedFileError(f"{name} is damaged: {error}") from error
+    if not isinstance(facts, dict):
+        raise DamagedFileError(f"{name} is damaged: its facts are {type(facts).__name__}")
+    return tensors, facts
 
 
 def read(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -167,7 +167,9 @@ class BlockIAF(MirrorMap):
             few = torch.cat([torch.full((size[name],), size[name] <= FEW) for name in block])
             with torch.no_grad():
                 connect.bias.masked_fill_(few, 1.0)
-                connect.weight[few] = 0.1 * averaging(connect.weight[few])
+                # Not by an index: the meta device knows no values to take one from.
+                averaged = 0.1 * averaging(connect.weight)
+                connect.weight.copy_(torch.where(few[:, None], averaged, connect.weight))
             self.connections.append(connect)
         clusters = clusters_of(pieces, first, self.partition.blocks[-1])
         self.flow = FlowPass(

@@ -85,12 +85,17 @@ dt { color: var(--soft); white-space: nowrap; } dd { margin: 0; text-align: righ
 """
 
 
-def stylesheet() -> str:
-    """Colours for both grounds, then the rules."""
+def colours() -> str:
+    """The colours of the page and of the methods, on both grounds."""
     light, dark = colour_rules()
     methods = " ".join(f".m{i} {{ --c: var(--m{i}); }}" for i in range(len(PALETTE)))
     return (
         f":root {{ color-scheme: light dark; {LIGHT} {light} }}\n"
         f"@media (prefers-color-scheme: dark) {{ :root {{ {DARK} {dark} }} }}\n"
-        f"{methods}{RULES}"
+        f"{methods}"
     )
+
+
+def stylesheet() -> str:
+    """Colours, then the rules."""
+    return f"{colours()}{RULES}"

@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from metamirror.data.glyphs.alphabet import Letter, letters
 from metamirror.data.glyphs.drawing import FORMAT, SIDE, render, render_letter, versions
+from metamirror.data.glyphs.handful import draw
 
-__all__ = ["FORMAT", "SIDE", "Letter", "letters", "render", "render_letter", "versions"]
+__all__ = ["FORMAT", "SIDE", "Letter", "draw", "letters", "render", "render_letter", "versions"]

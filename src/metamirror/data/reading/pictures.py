@@ -69,14 +69,22 @@ def decode(
         raise ValueError(f"channels is {channels}; it must be 1, 3 or None")
     try:
         picture = _open(data)
-        mode = "L" if channels == 1 or (channels is None and _is_grey(picture, data)) else "RGB"
-        picture = _flat(picture, mode)
-        if size is not None and picture.size != (size, size):
-            picture = _square(picture, size)
-        pixels = np.array(picture, dtype=np.uint8)
+        grey = channels == 1 or (channels is None and _is_grey(picture, data))
+        return _pixels(picture, grey, size)
     except Exception as error:
         raise _bad(name, error) from error
-    return pixels.reshape(*pixels.shape[:2], -1)
+
+
+def pixels_of(picture: Image.Image, name: str, size: int, channels: int) -> npt.NDArray[np.uint8]:
+    """A picture that is open already, as `decode` would give it.
+
+    >>> pixels_of(Image.new("RGBA", (40, 30)), "mine", 28, 1).shape
+    (28, 28, 1)
+    """
+    try:
+        return _pixels(_upright(picture), channels == 1, size)
+    except Exception as error:
+        raise _bad(name, error) from error
 
 
 def is_grey(data: bytes, name: str) -> bool:
@@ -117,10 +125,22 @@ def _open(data: bytes) -> Image.Image:
     with _quiet, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         picture: Image.Image = Image.open(io.BytesIO(data), formats=_FORMATS)
+    return _upright(picture)
+
+
+def _upright(picture: Image.Image) -> Image.Image:
     _check_pixels(picture.size)
     picture.load()
     turn = _turn(picture)
     return picture if turn is None else picture.transpose(turn)
+
+
+def _pixels(picture: Image.Image, grey: bool, size: int | None) -> npt.NDArray[np.uint8]:
+    picture = _flat(picture, "L" if grey else "RGB")
+    if size is not None and picture.size != (size, size):
+        picture = _square(picture, size)
+    pixels = np.array(picture, dtype=np.uint8)
+    return pixels.reshape(*pixels.shape[:2], -1)
 
 
 def _check_pixels(size: tuple[int, int]) -> None:

@@ -1,0 +1,205 @@
+"""What the server answers. Pages come from memory, and no request names a file."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from importlib.resources import files
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from metamirror.files import to_json
+from metamirror.playground import limits
+from metamirror.playground.adaptation import Model, adapt
+from metamirror.playground.choices import FIRST, PLAIN, Choice
+from metamirror.playground.guard import Guard, Hosts
+from metamirror.playground.pictures import Pixels
+from metamirror.playground.refusal import Refusal
+from metamirror.playground.requests import Adapt, read_adapt, read_predict
+from metamirror.playground.samples import SETS, sample
+from metamirror.playground.shelf import Shelf
+from metamirror.playground.workers import Workers
+from metamirror.report.stylesheet import colours
+
+KINDS = {
+    "html": "text/html; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+}
+
+
+class Playground:
+    """The routes and what they share.
+
+    Args:
+        choices: the starts on offer.
+        workers: what computes.
+        shelf: where adapted models are kept.
+    """
+
+    def __init__(self, choices: Mapping[str, Choice], workers: Workers, shelf: Shelf):
+        self._choices = choices
+        self._workers = workers
+        self._shelf = shelf
+        self._page = _page()
+
+    def routes(self) -> list[Route]:
+        """Every address there is."""
+        return [
+            Route("/", self.asset),
+            Route("/{name}", self.asset),
+            Route("/api/starts", self.starts),
+            Route("/api/samples/{number:int}", self.sample),
+            Route("/api/adapt", self.adapt, methods=["POST"]),
+            Route("/api/models/{model}/predict", self.predict, methods=["POST"]),
+            Route("/api/models/{model}/file", self.download),
+        ]
+
+    async def asset(self, request: Request) -> Response:
+        """A part of the page: one of those read when the server began."""
+        name = request.path_params.get("name", "index.html")
+        if name not in self._page:
+            raise HTTPException(404)
+        kind, content = self._page[name]
+        return Response(content, media_type=kind)
+
+    async def starts(self, request: Request) -> Response:
+        """What there is to choose from."""
+        return _answer(
+            {
+                "starts": [choice.described() for choice in self._choices.values()],
+                "first": FIRST if FIRST in self._choices else next(iter(self._choices)),
+                "samples": len(SETS),
+                "most_examples": limits.MOST_EXAMPLES,
+                "most_steps": limits.MOST_STEPS,
+                "largest_lr": limits.LARGEST_LR,
+            }
+        )
+
+    async def sample(self, request: Request) -> Response:
+        """Letters to try the page with."""
+        number = request.path_params["number"]
+        if number >= len(SETS):
+            raise Refusal(404, f"there are {len(SETS)} sets of letters, from 0")
+        return _answer(await self._workers.run(sample, number))
+
+    async def adapt(self, request: Request) -> Response:
+        """Adapts the chosen start, and gradient descent beside it."""
+        body = await request.body()
+        model, plain = await self._workers.run(self._adapt, body)
+        name = self._shelf.put(model)
+        return _answer({"model": name, "chosen": model.described(), "plain": plain})
+
+    def _adapt(self, body: bytes) -> tuple[Model, dict[str, Any] | None]:
+        wanted = read_adapt(body)
+        choice = self._choices.get(wanted.start)
+        if choice is None:
+            raise Refusal(422, f"start is {wanted.start!a}; choose from {', '.join(self._choices)}")
+        try:
+            model = adapt(choice, wanted)
+        except ValueError as error:
+            raise Refusal(422, str(error)) from error
+        return model, self._plain(wanted) if choice.key != PLAIN else None
+
+    def _plain(self, wanted: Adapt) -> dict[str, Any] | None:
+        choice = self._choices.get(PLAIN)
+        if choice is None:
+            return None
+        try:
+            return adapt(choice, wanted).described()
+        except ValueError as error:
+            # A step size that suits the chosen geometry may be too long for gradient descent.
+            return {**choice.described(), "losses": None, "error": str(error)}
+
+    async def predict(self, request: Request) -> Response:
+        """What a picture shows."""
+        model = self._shelf.get(request.path_params["model"])
+        body = await request.body()
+        probabilities, seen = await self._workers.run(self._ask, model, body)
+        return _answer({"probabilities": probabilities, "seen": Pixels(seen).described()})
+
+    def _ask(self, model: Model, body: bytes) -> Any:
+        wanted = read_predict(body)
+        try:
+            return model.ask(wanted.picture)
+        except ValueError as error:
+            raise Refusal(422, f"the picture {error}") from error
+
+    async def download(self, request: Request) -> Response:
+        """The adapted model as a file, made in memory."""
+        model = self._shelf.get(request.path_params["model"])
+        content = await self._workers.run(model.file)
+        # A name of our own making: neither classes nor folders have a say in it.
+        said = f'attachment; filename="metamirror-{model.choice.method}.safetensors"'
+        return Response(
+            content, media_type="application/octet-stream", headers={"content-disposition": said}
+        )
+
+
+def make_app(
+    choices: Mapping[str, Choice],
+    host: str,
+    *,
+    workers: Workers | None = None,
+    shelf: Shelf | None = None,
+) -> ASGIApp:
+    """The application, to be served at `host`."""
+    workers = Workers() if workers is None else workers
+    playground = Playground(choices, workers, Shelf() if shelf is None else shelf)
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        yield
+        workers.close()
+
+    app = Starlette(
+        routes=playground.routes(),
+        exception_handlers={
+            Refusal: _refused,
+            HTTPException: _no_such_thing,
+            Exception: _failed,
+        },
+        lifespan=lifespan,
+    )
+    # An address is there or not; none is guessed.
+    app.router.redirect_slashes = False
+    return Guard(app, Hosts(host))
+
+
+def _page() -> dict[str, tuple[str, bytes]]:
+    """The parts of the page by name: their kind and content."""
+    found = {"colours.css": (KINDS["css"], colours().encode())}
+    for file in files("metamirror.playground").joinpath("page").iterdir():
+        if kind := KINDS.get(file.name.rpartition(".")[2]):
+            found[file.name] = kind, file.read_bytes()
+    return found
+
+
+def _answer(value: dict[str, Any]) -> Response:
+    return Response(to_json(value, indent=None), media_type="application/json")
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    if not isinstance(error, Refusal):
+        raise error
+    return error.response()
+
+
+async def _no_such_thing(request: Request, error: Exception) -> Response:
+    if not isinstance(error, HTTPException):
+        raise error
+    reason = {404: "there is nothing at this address", 405: f"{request.method} is not for this"}
+    words = reason.get(error.status_code, error.detail)
+    return JSONResponse({"error": words}, error.status_code, error.headers)
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    """Something we did not think of: the log has it, the page gets no part of it."""
+    return JSONResponse({"error": "the server failed on this request; its log says why"}, 500)

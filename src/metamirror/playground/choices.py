@@ -1,0 +1,100 @@
+"""The starts that a page may choose from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from metamirror.fewshot.base import picture_shape
+from metamirror.fewshot.start import Start, open_start, shipped_names
+from metamirror.learner import Learner
+from metamirror.methods import METHODS
+from metamirror.playground import limits
+from metamirror.report.styles import style_of
+
+PLAIN = "glyphs-maml"
+"""Gradient descent, beside which every geometry is shown."""
+FIRST = "glyphs-blockiaf"
+"""What the page begins with."""
+OWN = "run"
+"""What requests call the user's own run: a word, and not its path."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A start on offer.
+
+    Attributes:
+        key: what requests call it.
+        title: what people call it.
+        method: its key in the registry.
+        start: what the estimator takes.
+        ways: classes that it can tell apart.
+        channels: of its pictures.
+        size: height and width of its pictures.
+        steps: K in its training.
+        lr: alpha in its training.
+    """
+
+    key: str
+    title: str
+    method: str
+    start: Start
+    ways: int
+    channels: int
+    size: int
+    steps: int
+    lr: float
+
+    def described(self) -> dict[str, Any]:
+        """What the page is told."""
+        method = METHODS[self.method]
+        return {
+            "key": self.key,
+            "title": self.title,
+            "optimizer": method.optimizer,
+            "geometry": method.geometry,
+            "style": style_of(self.method).index,
+            "most_classes": min(self.ways, limits.MOST_CLASSES),
+            "channels": self.channels,
+            "steps": min(max(self.steps, 1), limits.MOST_STEPS),
+            "lr": self.lr,
+        }
+
+
+def on_offer(run: Path | None) -> dict[str, Choice]:
+    """The shipped starts for pictures, and the user's own run if there is one."""
+    found = {}
+    for name in shipped_names():
+        learner = open_start(name)
+        if picture_shape(learner.model) is not None:
+            found[name] = _choice(name, METHODS[_method(learner)].title, name, learner)
+    if run is not None:
+        learner = open_start(run)
+        title = f"{run.resolve().name} ({METHODS[_method(learner)].title})"
+        # The learner and not its path: what is downloaded later need not tell where it lay.
+        found[OWN] = _choice(OWN, title, learner, learner)
+    return found
+
+
+def _choice(key: str, title: str, start: Start, learner: Learner) -> Choice:
+    shape = picture_shape(learner.model)
+    if shape is None:
+        raise ValueError(f"{title} takes no pictures: give the playground a run that does")
+    channels, size = shape
+    ways = learner.outputs(torch.zeros(1, channels, size, size))
+    if ways < limits.FEWEST_CLASSES:
+        raise ValueError(
+            f"{title} tells {ways} classes apart: the playground needs {limits.FEWEST_CLASSES}"
+        )
+    return Choice(
+        key, title, _method(learner), start, ways, channels, size, learner.steps, learner.lr
+    )
+
+
+def _method(learner: Learner) -> str:
+    config = learner.config or {}
+    return str(config["method"]).partition(":")[0]

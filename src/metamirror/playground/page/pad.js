@@ -1,0 +1,146 @@
+// A square to draw in, or to show a picture in.
+
+const PEN = 0.085; // thickness on the screen; the server draws its own
+const STEP = 0.05; // of the keyboard's pen
+const MOST_POINTS = 1400; // a little below what the server takes
+const pads = new Set();
+
+export class Pad {
+  /** @param changed called with every change, also in the middle of a stroke */
+  constructor(canvas, changed) {
+    this.canvas = canvas;
+    this.changed = changed;
+    this.strokes = [];
+    this.picture = null;
+    this.pen = null; // of the keyboard: {x, y, down}
+    pads.add(this);
+    canvas.addEventListener("pointerdown", (event) => this.#begin(event));
+    canvas.addEventListener("keydown", (event) => this.#key(event));
+    canvas.addEventListener("blur", () => { this.pen = null; this.paint(); });
+    this.paint();
+  }
+
+  get empty() { return !this.picture && !this.strokes.length; }
+
+  /** What is sent to the server. */
+  value(channels) {
+    return this.picture ? this.picture.fields(channels) : { strokes: this.strokes };
+  }
+
+  show(picture) {
+    this.strokes = [];
+    this.picture = picture;
+    this.#update();
+  }
+
+  clear() { this.show(null); }
+
+  forget() { pads.delete(this); }
+
+  paint() {
+    const { canvas } = this;
+    const side = canvas.width;
+    const context = canvas.getContext("2d");
+    const ink = getComputedStyle(canvas).color;
+    context.clearRect(0, 0, side, side);
+    if (this.picture) this.picture.paint(context, side, ink);
+    context.strokeStyle = context.fillStyle = ink;
+    context.lineWidth = PEN * side;
+    context.lineCap = context.lineJoin = "round";
+    for (const stroke of this.strokes) {
+      context.beginPath();
+      context.moveTo(stroke[0][0] * side, stroke[0][1] * side);
+      // A line to where it begins makes a dot.
+      for (const [x, y] of stroke) context.lineTo(x * side, y * side);
+      context.stroke();
+    }
+    if (this.empty && !this.pen) {
+      context.globalAlpha = 0.45;
+      context.font = `${Math.round(side / (side > 300 ? 18 : 7.5))}px sans-serif`;
+      context.textAlign = "center";
+      context.fillText("draw here", side / 2, side * 0.53);
+      context.globalAlpha = 1;
+    }
+    if (this.pen) {
+      context.lineWidth = side / 90;
+      context.beginPath();
+      context.arc(this.pen.x * side, this.pen.y * side, PEN * side * 0.75, 0, 7);
+      context.strokeStyle = getComputedStyle(canvas).outlineColor;
+      context.stroke();
+      if (this.pen.down) context.fill();
+    }
+  }
+
+  #update() {
+    this.paint();
+    this.changed();
+  }
+
+  #begin(event) {
+    if (event.button !== 0 || this.picture) return;
+    event.preventDefault();
+    this.canvas.focus({ preventScroll: true });
+    this.pen = null;
+    const { canvas } = this;
+    canvas.setPointerCapture(event.pointerId);
+    this.strokes.push([this.#place(event)]);
+    this.#update();
+    const move = (moved) => {
+      if (moved.pointerId !== event.pointerId) return;
+      const all = moved.getCoalescedEvents?.() ?? [];
+      for (const each of all.length ? all : [moved]) this.#extend(this.#place(each));
+      this.#update();
+    };
+    const end = (ended) => {
+      if (ended.pointerId !== event.pointerId) return;
+      canvas.removeEventListener("pointermove", move);
+      for (const kind of ["pointerup", "pointercancel"]) canvas.removeEventListener(kind, end);
+    };
+    canvas.addEventListener("pointermove", move);
+    for (const kind of ["pointerup", "pointercancel"]) canvas.addEventListener(kind, end);
+  }
+
+  #place(event) {
+    const box = this.canvas.getBoundingClientRect();
+    const share = (at, low, length) =>
+      Number(Math.min(1, Math.max(0, (at - low) / length)).toFixed(3));
+    return [share(event.clientX, box.left, box.width), share(event.clientY, box.top, box.height)];
+  }
+
+  #extend(point) {
+    const stroke = this.strokes.at(-1);
+    const [x, y] = stroke.at(-1);
+    const full = this.strokes.reduce((sum, each) => sum + each.length, 0) >= MOST_POINTS;
+    if (!full && Math.hypot(point[0] - x, point[1] - y) > 0.008) stroke.push(point);
+  }
+
+  #key(event) {
+    if (event.key === "Delete" || event.key === "Backspace") {
+      event.preventDefault();
+      this.pen = null;
+      this.clear();
+      return;
+    }
+    const move = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+    if (this.picture || !(event.key in move || event.key === " ")) return;
+    event.preventDefault();
+    this.pen ??= { x: 0.5, y: 0.5, down: false };
+    const { pen } = this;
+    if (event.key === " ") {
+      pen.down = !pen.down;
+      if (pen.down) this.strokes.push([[pen.x, pen.y]]);
+    } else {
+      const [right, down] = move[event.key];
+      const moved = (at, by) => Number(Math.min(1, Math.max(0, at + by * STEP)).toFixed(3));
+      pen.x = moved(pen.x, right);
+      pen.y = moved(pen.y, down);
+      if (pen.down) this.#extend([pen.x, pen.y]);
+    }
+    this.#update();
+  }
+}
+
+// Ink has the colour of the text, which changes with the ground.
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+  for (const pad of pads) pad.paint();
+});

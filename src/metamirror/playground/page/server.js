@@ -1,0 +1,39 @@
+// Questions to the server this page came from.
+
+const MOST_TRIES = 6;
+
+/** The answer, or an Error with the server's reason. */
+async function ask(path, body) {
+  const how = body === undefined ? {} : {
+    method: "POST",
+    headers: { "content-type": "application/json" },
+    body: JSON.stringify(body),
+  };
+  for (let attempt = 1; ; attempt++) {
+    let response;
+    try {
+      response = await fetch(path, how);
+    } catch {
+      throw new Error("The server does not answer. Is it still running?");
+    }
+    if (response.status === 503 && attempt < MOST_TRIES) {
+      const seconds = Number(response.headers.get("retry-after")) || 1;
+      await new Promise((done) => setTimeout(done, 1000 * seconds * (0.5 + Math.random())));
+      continue;
+    }
+    const answer = await response.json().catch(() => ({}));
+    if (!response.ok) {
+      const reason = answer.error ?? `the server answered ${response.status}`;
+      throw new Error(reason[0].toUpperCase() + reason.slice(1));
+    }
+    return answer;
+  }
+}
+
+export const server = {
+  starts: () => ask("api/starts"),
+  sample: (number) => ask(`api/samples/${number}`),
+  adapt: (request) => ask("api/adapt", request),
+  predict: (model, picture) => ask(`api/models/${model}/predict`, { picture }),
+  file: (model) => `api/models/${model}/file`,
+};

@@ -1,0 +1,189 @@
+"""What a page may send, read strictly: a field too many is as wrong as one too few."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import unicodedata
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+
+from metamirror.playground import limits
+from metamirror.playground.pictures import Picture, Pixels, Strokes
+from metamirror.playground.refusal import Refusal
+
+
+@dataclass(frozen=True)
+class Adapt:
+    """Adapt a start to examples.
+
+    Attributes:
+        start: which of those on offer.
+        steps: K.
+        lr: alpha, or None for that of the start's training.
+        names: of the classes.
+        examples: of each class.
+    """
+
+    start: str
+    steps: int
+    lr: float | None
+    names: tuple[str, ...]
+    examples: tuple[tuple[Picture, ...], ...]
+
+
+@dataclass(frozen=True)
+class Predict:
+    """Ask an adapted model what a picture shows."""
+
+    picture: Picture
+
+
+def read_adapt(body: bytes) -> Adapt:
+    """The request from its JSON."""
+    fields = _fields(_document(body), "the request", ("start", "steps", "lr", "classes"))
+    classes = _list(fields["classes"], "classes", limits.FEWEST_CLASSES, limits.MOST_CLASSES)
+    names: list[str] = []
+    examples: list[tuple[Picture, ...]] = []
+    for i, entry in enumerate(classes):
+        where = f"classes[{i}]"
+        parts = _fields(entry, where, ("name", "examples"))
+        names.append(_class_name(parts["name"], f"{where}.name"))
+        given = _list(parts["examples"], f"{where}.examples", 1, limits.MOST_EXAMPLES)
+        examples.append(
+            tuple(_picture(picture, f"{where}.examples[{k}]") for k, picture in enumerate(given))
+        )
+    for name in names:
+        if names.count(name) > 1:
+            _refuse(f"two classes have the name {name!r}; give each its own")
+    lr = fields["lr"]
+    return Adapt(
+        start=_text(fields["start"], "start"),
+        steps=_whole(fields["steps"], "steps", 1, limits.MOST_STEPS),
+        lr=None if lr is None else _number(lr, "lr", 0.0, limits.LARGEST_LR),
+        names=tuple(names),
+        examples=tuple(examples),
+    )
+
+
+def read_predict(body: bytes) -> Predict:
+    """The request from its JSON."""
+    fields = _fields(_document(body), "the request", ("picture",))
+    return Predict(_picture(fields["picture"], "picture"))
+
+
+def _document(body: bytes) -> Any:
+    def no_constant(word: str) -> NoReturn:
+        raise ValueError(f"{word} is not a number of JSON")
+
+    try:
+        return json.loads(body, parse_constant=no_constant)
+    except (ValueError, RecursionError) as error:
+        # The decoder's words hold a position and no more of the body than a letter or a number.
+        raise Refusal(400, f"the request is not valid JSON: {str(error)[:200]}") from None
+
+
+def _picture(value: Any, where: str) -> Picture:
+    """Strokes of a pen, or pixels."""
+    if isinstance(value, dict) and "strokes" in value:
+        return _strokes(_fields(value, where, ("strokes",))["strokes"], f"{where}.strokes")
+    fields = _fields(value, where, ("width", "height", "channels", "pixels"))
+    width, height = (
+        _whole(fields[side], f"{where}.{side}", limits.SMALLEST_SIDE, limits.LARGEST_SIDE)
+        for side in ("width", "height")
+    )
+    channels = fields["channels"]
+    if channels not in (1, 3) or isinstance(channels, bool | float):
+        _refuse(f"{where}.channels is {_short(channels)}; it must be 1 or 3")
+    count = width * height * channels
+    try:
+        pixels = base64.b64decode(_text(fields["pixels"], f"{where}.pixels", 4 * count), None, True)
+    except (binascii.Error, ValueError):
+        _refuse(f"{where}.pixels is not base64")
+    if len(pixels) != count:
+        _refuse(
+            f"{where}.pixels holds {len(pixels):,} bytes; {width} x {height} pixels of {channels} "
+            f"have {count:,}"
+        )
+    return Pixels(np.frombuffer(pixels, np.uint8).reshape(height, width, channels))
+
+
+def _strokes(value: Any, where: str) -> Strokes:
+    lines = []
+    points = 0
+    for i, line in enumerate(_list(value, where, 1, limits.MOST_STROKES)):
+        spot = f"{where}[{i}]"
+        points += len(_list(line, spot, 1, limits.MOST_POINTS))
+        if points > limits.MOST_POINTS:
+            _refuse(f"{where} has more than {limits.MOST_POINTS:,} points; draw less")
+        lines.append(
+            tuple(
+                (_number(x, spot, 0.0, 1.0), _number(y, spot, 0.0, 1.0))
+                for x, y in (_list(point, spot, 2, 2) for point in line)
+            )
+        )
+    return Strokes(tuple(lines))
+
+
+def _class_name(value: Any, where: str) -> str:
+    name = unicodedata.normalize("NFC", _text(value, where, limits.NAME_LETTERS)).strip()
+    if not name:
+        _refuse(f"{where} is empty; give the class a name")
+    # Adapted models and folders of pictures take their class names from each other.
+    if name in (".", "..") or any(letter in "/\\" or not letter.isprintable() for letter in name):
+        _refuse(f"{where} is {name!r}; a name has no slashes, control characters or dots alone")
+    return name
+
+
+def _fields(value: Any, where: str, names: tuple[str, ...]) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        _refuse(f"{where} is {_short(value)}; it must be an object with {', '.join(names)}")
+    if missing := [name for name in names if name not in value]:
+        _refuse(f"{where} lacks {missing[0]}")
+    if unknown := [name for name in value if name not in names]:
+        _refuse(f"{where} has a field {_short(unknown[0])}; its fields are {', '.join(names)}")
+    return value
+
+
+def _list(value: Any, where: str, fewest: int, most: int) -> list[Any]:
+    if not isinstance(value, list):
+        _refuse(f"{where} is {_short(value)}; it must be a list")
+    if not fewest <= len(value) <= most:
+        how_many = f"{fewest} to {most:,}" if fewest < most else f"{most}"
+        _refuse(f"{where} has {len(value):,} entries; it must have {how_many}")
+    return value
+
+
+def _text(value: Any, where: str, most: int = 100) -> str:
+    if not isinstance(value, str):
+        _refuse(f"{where} is {_short(value)}; it must be a text")
+    if len(value) > most:
+        _refuse(f"{where} has {len(value):,} letters; it may have {most:,}")
+    return value
+
+
+def _whole(value: Any, where: str, least: int, most: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        _refuse(f"{where} is {_short(value)}; it must be a whole number from {least} to {most}")
+    return value
+
+
+def _number(value: Any, where: str, least: float, most: float) -> float:
+    right = isinstance(value, int | float) and not isinstance(value, bool)
+    # NaN lies in no interval.
+    if not right or not least <= value <= most:
+        _refuse(f"{where} is {_short(value)}; it must be a number from {least:g} to {most:g}")
+    return float(value)
+
+
+def _short(value: Any) -> str:
+    """A value in an answer: not all of it, and in letters that every encoding has."""
+    words = ascii(value) if not isinstance(value, dict | list) else type(value).__name__
+    return words if len(words) <= 60 else f"{words[:60]}..."
+
+
+def _refuse(reason: str) -> NoReturn:
+    raise Refusal(422, reason)

@@ -1,0 +1,38 @@
+"""Letters to try the page with, of scripts that no start has seen in training."""
+
+from __future__ import annotations
+
+import unicodedata
+from functools import cache
+from typing import Any
+
+from metamirror.data.glyphs import draw
+from metamirror.playground.pictures import Pixels
+
+SETS = ("ԱԲԺՀՖ", "ადკშხ", "ԳԵԽՃՋ", "ვზლჟჯ", "ԾՁՄՇՎ")
+"""Armenian and Georgian; each set is a task."""
+TRIES = 3
+"""Further pictures of each letter, to be recognised."""
+
+
+@cache
+def sample(number: int) -> dict[str, Any]:
+    """A set of letters by its number: classes of one example, and other pictures of them to try.
+
+    >>> [entry["name"] for entry in sample(0)["classes"]]
+    ['ayb', 'ben', 'zhe', 'ho', 'feh']
+    """
+    names = [unicodedata.name(character).split()[-1].lower() for character in SETS[number]]
+
+    def drawn(seed: int) -> list[tuple[str, dict[str, Any]]]:
+        pictures = draw(SETS[number], seed)[..., None]
+        return [(n, Pixels(p).described()) for n, p in zip(names, pictures, strict=True)]
+
+    return {
+        "classes": [{"name": name, "examples": [picture]} for name, picture in drawn(0)],
+        "tries": [
+            {"name": name, "picture": picture}
+            for seed in range(1, TRIES + 1)
+            for name, picture in drawn(seed)
+        ],
+    }

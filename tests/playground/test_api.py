@@ -1,0 +1,270 @@
+"""What the server answers to requests that are in order."""
+
+from __future__ import annotations
+
+import re
+import threading
+from importlib.resources import files
+
+import numpy as np
+import pytest
+import torch
+from drawings import SHAPES, draw, pixels, request
+from starlette.testclient import TestClient
+
+import metamirror as mm
+from metamirror.data.glyphs.alphabet import letters
+from metamirror.playground.app import make_app
+from metamirror.playground.choices import OWN, on_offer
+from metamirror.playground.pictures import Strokes, prepare
+from metamirror.playground.samples import SETS
+from metamirror.playground.shelf import Shelf
+from metamirror.playground.workers import Workers
+
+STARTS = on_offer(None)
+
+
+def client_of(choices, **parts) -> TestClient:
+    return TestClient(make_app(choices, "127.0.0.1", **parts), base_url="http://127.0.0.1:7860")
+
+
+@pytest.fixture(scope="module")
+def client():
+    with client_of(STARTS) as client:
+        yield client
+
+
+def adapted(client, **asked):
+    answer = client.post("/api/adapt", json=request(**asked))
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def ask(client, model, picture):
+    answer = client.post(f"/api/models/{model}/predict", json={"picture": picture})
+    assert answer.status_code == 200, answer.text
+    return answer.json()["probabilities"]
+
+
+# The page
+
+
+def test_the_page_and_all_its_parts_are_served(client):
+    page = client.get("/").text
+    parts = set(re.findall(r'(?:src|href)="([^"#]+)"', page))
+    scripts = ["main.js"]
+    for name in scripts:
+        scripts += re.findall(r'from "./(\w+\.js)"', client.get(f"/{name}").text)
+    parts |= set(scripts)
+    shipped = {file.name for file in files("metamirror.playground").joinpath("page").iterdir()}
+    assert parts | {"index.html"} >= shipped
+    kinds = {"js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
+    for name in parts:
+        answer = client.get(f"/{name}")
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].startswith(kinds[name.rpartition(".")[2]])
+
+
+def test_no_part_of_the_page_names_another_host():
+    for file in files("metamirror.playground").joinpath("page").iterdir():
+        text = file.read_text().replace("http://www.w3.org/2000/svg", "")
+        assert not re.search(r"https?:|//\w+\.\w", text), file.name
+
+
+def test_the_starts_are_listed_with_what_the_page_needs(client):
+    found = client.get("/api/starts").json()
+    assert [start["key"] for start in found["starts"]] == list(STARTS)
+    assert "glyphs-maml" in STARTS
+    assert found["first"] in STARTS
+    for start in found["starts"]:
+        assert start["most_classes"] == 5
+        assert 0 < start["lr"] < 10
+        assert 1 <= start["steps"] <= 20
+
+
+# Adapting and asking
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_new_drawings_of_five_signs_are_recognised_from_one_example_each(client, start):
+    found = adapted(client, start=start)
+    right = 0
+    for seed in range(1, 4):
+        for i, shape in enumerate(SHAPES):
+            chances = ask(client, found["model"], draw(shape, 1000 + seed))
+            assert sum(chances) == pytest.approx(1)
+            right += int(np.argmax(chances)) == i
+    assert right >= 12
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_the_losses_are_those_of_the_estimator_on_the_same_pictures(client, start):
+    asked = request(start=start, steps=3, shots=2)
+    found = adapted(client, start=start, steps=3, shots=2)
+    x, y = [], []
+    for entry in asked["classes"]:
+        for example in entry["examples"]:
+            lines = tuple(tuple(map(tuple, line)) for line in example["strokes"])
+            x.append(prepare(Strokes(lines), 1, 28))
+            y.append(entry["name"])
+    fitted = mm.FewShotClassifier(start, steps=3).fit(np.stack(x), y)
+    assert found["chosen"]["losses"] == pytest.approx(fitted.losses_, rel=1e-4)
+    assert len(found["chosen"]["losses"]) == 4
+    assert found["chosen"]["losses"][-1] < found["chosen"]["losses"][0]
+    assert found["chosen"]["milliseconds"] > 0
+
+
+def test_gradient_descent_stands_beside_every_other_geometry(client):
+    alone = adapted(client, start="glyphs-maml")
+    assert alone["plain"] is None
+    for start in set(STARTS) - {"glyphs-maml"}:
+        beside = adapted(client, start=start)["plain"]
+        assert beside["losses"] == pytest.approx(alone["chosen"]["losses"], rel=1e-4)
+
+
+def test_a_step_size_is_for_both_and_none_is_each_ones_own(client):
+    start = next(key for key in STARTS if key != "glyphs-maml")
+    own = adapted(client, start=start)
+    assert (own["chosen"]["lr"], own["plain"]["lr"]) == (STARTS[start].lr, STARTS["glyphs-maml"].lr)
+    given = adapted(client, start=start, lr=0.02)
+    assert (given["chosen"]["lr"], given["plain"]["lr"]) == (0.02, 0.02)
+    assert given["chosen"]["losses"][1:] != own["chosen"]["losses"][1:]
+
+
+def test_probabilities_come_in_the_order_of_the_page(client):
+    shapes = ("zigzag", "bar", "ring")  # not the order of the alphabet
+    found = adapted(client, shapes=shapes, shots=3)
+    for i, shape in enumerate(shapes):
+        assert int(np.argmax(ask(client, found["model"], draw(shape, 77)))) == i
+
+
+def test_a_prediction_depends_on_nothing_but_its_picture(client):
+    found = adapted(client)
+    alone = ask(client, found["model"], draw("ring", 5))
+    for shape in SHAPES:
+        ask(client, found["model"], draw(shape, 6))
+    assert ask(client, found["model"], draw("ring", 5)) == alone
+
+
+def test_pictures_and_drawings_may_be_mixed(client):
+    asked = request(shapes=("ring", "cross"))
+    photo = np.full((60, 40, 3), 250, np.uint8)
+    photo[10:50, 18:22] = 20
+    asked["classes"].append({"name": "bar", "examples": [pixels(photo)]})
+    found = client.post("/api/adapt", json=asked).json()
+    assert int(np.argmax(ask(client, found["model"], draw("bar", 3)))) == 2
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_the_download_is_the_adapted_model(client, start, tmp_path):
+    found = adapted(client, start=start)
+    answer = client.get(f"/api/models/{found['model']}/file")
+    assert re.fullmatch(
+        r'attachment; filename="[\w-]+\.safetensors"', answer.headers["content-disposition"]
+    )
+    (tmp_path / "model.safetensors").write_bytes(answer.content)
+    model = mm.FewShotClassifier.load(tmp_path / "model.safetensors")
+    assert sorted(model.classes_) == sorted(SHAPES)
+    lines = tuple(tuple(map(tuple, line)) for line in draw("cross", 9)["strokes"])
+    chances = model.predict_proba(prepare(Strokes(lines), 1, 28)[None])[0]
+    by_name = dict(zip(model.classes_, chances, strict=True))
+    assert ask(client, found["model"], draw("cross", 9)) == pytest.approx(
+        [by_name[shape] for shape in SHAPES], abs=1e-6
+    )
+
+
+def test_too_long_steps_of_gradient_descent_leave_the_chosen_geometry_its_answer(
+    client, monkeypatch
+):
+    from metamirror.playground import app
+
+    def only_the_chosen(choice, wanted, adapt=app.adapt):
+        if choice.key == "glyphs-maml":
+            raise ValueError("adaptation left the finite numbers")
+        return adapt(choice, wanted)
+
+    monkeypatch.setattr(app, "adapt", only_the_chosen)
+    found = adapted(client, start=next(key for key in STARTS if key != "glyphs-maml"))
+    assert found["plain"]["losses"] is None
+    assert "finite" in found["plain"]["error"]
+    assert found["chosen"]["losses"]
+
+
+def test_a_model_that_had_to_go_is_adapted_again(client):
+    with client_of(STARTS, shelf=Shelf(most=1)) as small:
+        gone, kept = (adapted(small, steps=1)["model"] for _ in range(2))
+        answer = small.post(f"/api/models/{gone}/predict", json={"picture": draw("ring")})
+        assert answer.status_code == 404
+        assert "Adapt again" in answer.json()["error"]
+        assert ask(small, kept, draw("ring"))
+
+
+def test_a_server_with_too_much_to_do_says_when_to_come_back():
+    gate = threading.Event()
+    workers = Workers(threads=1, most_waiting=0)
+    with client_of(STARTS, workers=workers) as busy:
+        workers.submit(gate.wait)
+        answer = busy.post("/api/adapt", json=request(steps=1))
+        gate.set()
+    assert answer.status_code == 503
+    assert int(answer.headers["retry-after"]) > 0
+    assert answer.json()["error"]
+
+
+# Letters to try it with
+
+
+def test_the_letters_are_of_scripts_that_no_start_has_seen():
+    unseen = {letter.character for letter in letters() if letter.split == "test"}
+    assert set("".join(SETS)) <= unseen
+    assert len(set("".join(SETS))) == 5 * len(SETS)
+
+
+def test_the_letters_can_be_adapted_to_and_most_others_are_recognised(client):
+    right = total = 0
+    for number in range(len(SETS)):
+        given = client.get(f"/api/samples/{number}").json()
+        names = [entry["name"] for entry in given["classes"]]
+        assert len(set(names)) == 5
+        asked = {"start": "glyphs-maml", "steps": 5, "lr": None, "classes": given["classes"]}
+        model = client.post("/api/adapt", json=asked).json()["model"]
+        for one in given["tries"]:
+            chances = ask(client, model, one["picture"])
+            right += names[int(np.argmax(chances))] == one["name"]
+            total += 1
+    assert right / total > 0.6
+
+
+# A run of one's own
+
+
+def test_a_run_of_ones_own_is_offered_and_works_with_its_colours_and_size(tmp_path):
+    torch.manual_seed(0)
+    model = mm.models.Conv4(ways=3, channels=3, image_size=32, width=8)
+    mm.save(mm.make_learner("metasgd", model, steps=2, lr=0.05), tmp_path / "mine")
+    choices = on_offer(tmp_path / "mine")
+    with client_of(choices) as client:
+        listed = client.get("/api/starts")
+        assert str(tmp_path) not in listed.text
+        mine = next(s for s in listed.json()["starts"] if s["key"] == OWN)
+        assert mine["title"].startswith("mine")
+        assert (mine["most_classes"], mine["channels"], mine["lr"]) == (3, 3, 0.05)
+        photos = np.random.default_rng(0).integers(0, 255, (3, 40, 56, 3), dtype=np.uint8)
+        classes = [{"name": str(i), "examples": [pixels(p)]} for i, p in enumerate(photos)]
+        asked = {"start": OWN, "steps": 20, "lr": None, "classes": classes}
+        found = client.post("/api/adapt", json=asked)
+        assert found.status_code == 200, found.text
+        assert found.json()["plain"]["losses"], "gradient descent sees the same pictures in grey"
+        for i, photo in enumerate(photos):
+            assert int(np.argmax(ask(client, found.json()["model"], pixels(photo)))) == i
+        file = client.get(f"/api/models/{found.json()['model']}/file").content
+        assert str(tmp_path).encode() not in file, "a download tells nothing of the machine"
+        too_many = client.post("/api/adapt", json=request(start=OWN))
+        assert too_many.status_code == 422
+        assert "3" in too_many.json()["error"]
+
+
+def test_a_run_without_pictures_is_refused(tmp_path):
+    mm.save(mm.make_learner("maml", mm.models.MLP(1, 1)), tmp_path / "sine")
+    with pytest.raises(ValueError, match="takes no pictures"):
+        on_offer(tmp_path / "sine")

@@ -1,0 +1,53 @@
+"""Puts the learner of a finished run into the package, with the command that made it.
+
+python tools/ship_start.py runs/starts/glyphs-maml src/metamirror/starts/glyphs-maml
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import metamirror as mm
+from metamirror.checkpoint import TENSORS, step_of
+from metamirror.config import RunConfig, load_config
+from metamirror.files import write_json
+from metamirror.run_folder import recorded
+
+MOST_BYTES = 2_000_000
+"""A package that people install should stay small."""
+
+
+def command(config: RunConfig, out: Path) -> str:
+    """What to type for this run: every setting that is not the usual one."""
+    words = ["metamirror", "train"]
+    for field in fields(config):
+        value = getattr(config, field.name)
+        if value != field.default:
+            flag = f"--{field.name.replace('_', '-')}"
+            words += [flag] if value is True else [flag, str(value)]
+    return shlex.join([*words, "--out", str(out)])
+
+
+def ship(run: Path, target: Path) -> None:
+    config = load_config(run)
+    learner = mm.load(run)
+    if learner.norm != "inductive":
+        raise SystemExit(f"{run} was trained with {learner.norm} normalisation: use inductive")
+    mm.save(learner, target, step=step_of(run))
+    size = (target / TENSORS).stat().st_size
+    if size > MOST_BYTES:
+        raise SystemExit(f"{target} has {size:,} bytes; at most {MOST_BYTES:,}: lower --width")
+    facts = {
+        "command": command(config, Path("runs/starts") / target.name),
+        "step": step_of(run),
+        "made_with": recorded(run),
+    }
+    write_json(target / "start.json", facts)
+    print(f"{target}: {size:,} bytes, after {facts['step']} steps")
+
+
+if __name__ == "__main__":
+    ship(Path(sys.argv[1]), Path(sys.argv[2]))
