@@ -93,6 +93,8 @@ def test_a_model_of_ones_own_class_is_handed_in_again(tmp_path: Path):
     clf.save(tmp_path / "model")
     with pytest.raises(ValueError, match="model of the user's own: pass model="):
         mm.FewShotClassifier.load(tmp_path / "model")
+    with pytest.raises(DamagedFileError, match="or made with another model"):
+        mm.FewShotClassifier.load(tmp_path / "model", model=mm.models.MLP(6, 3))
     again = mm.FewShotClassifier.load(tmp_path / "model", model=Awkward().float())
     np.testing.assert_array_equal(again.predict_proba(x), clf.predict_proba(x))
 
@@ -181,12 +183,13 @@ HOSTILE = {
     "a class twice": facts(classes=["a", "a", "b"]),
     "classes without a hash": facts(classes=[[], {}, "a"]),
     "a kind of its own": facts(kind="os.system"),
-    "another kind": facts(kind="FewShotRegressor"),
+    "another kind": facts(kind="regressor"),
     "no parameters": facts(params=[]),
     "losses": facts(losses=["a"]),
     "temperature": facts(temperature="hot"),
     "no temperature": facts(temperature=0.0),
-    "device": params(device="cuda:99"),
+    "tol": params(tol=[]),
+    "a size beyond numbers": learner(model={**HUGE, "width": 10**30}),
     "start": params(start=["x"]),
     "NaN": tensor("adapted.head.bias", lambda t: t * float("nan")),
     "another shape": tensor("adapted.head.bias", lambda t: t[:2]),
@@ -220,6 +223,13 @@ def test_deep_json_is_damage(content: bytes, tmp_path: Path, monkeypatch):
     monkeypatch.undo()
     with pytest.raises(DamagedFileError):
         load(packed, tmp_path)
+
+
+def test_the_device_is_the_readers_choice(content: bytes, tmp_path: Path):
+    (tmp_path / "model").write_bytes(content)
+    with pytest.raises(ValueError, match="device is 'cuda:99', which this machine does not have"):
+        mm.FewShotClassifier.load(tmp_path / "model", device="cuda:99")
+    assert mm.FewShotClassifier.load(tmp_path / "model", device="cpu").device == "cpu"
 
 
 def test_what_is_no_model_is_named(content: bytes, tmp_path: Path, monkeypatch):

@@ -68,16 +68,23 @@ class FewShotEstimator(Estimator):
         write(self, Path(path))
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], *, model: nn.Module | None = None) -> Self:
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        model: nn.Module | None = None,
+        device: str = "auto",
+    ) -> Self:
         """An adapted model from a file that `save` wrote; it predicts the same bits.
 
         Args:
             path: the file.
             model: needed where the start was built around a class of the user's own.
+            device: auto (CUDA, MPS or CPU, in this order), or one of them.
         """
         from metamirror.fewshot.model_file import read
 
-        found = read(Path(path), model)
+        found = read(Path(path), model, device)
         if not isinstance(found, cls):
             raise ValueError(
                 f"{path} holds a {type(found).__name__}: use {type(found).__name__}.load"

@@ -45,14 +45,13 @@ PARAMETERS: dict[str, Any] = {
     "early_stopping": bool,
     "tol": float,
     "invert": bool,
-    "device": str,
     "random_state": int | None,
 }
 CALIBRATE = {"calibrate": bool}
 
 
 FACTS: dict[str, Any] = {
-    "kind": Literal["FewShotClassifier", "FewShotRegressor"],
+    "kind": Literal["classifier", "regressor"],
     "losses": list,
     "seconds": float,
     "temperature": float | None,
@@ -75,7 +74,7 @@ def pack(estimator: FewShotEstimator) -> bytes:
     facts: dict[str, Any] = {
         "format": FORMAT,
         "metamirror": __version__,
-        "kind": type(estimator).__name__,
+        "kind": estimator._estimator_type,
         "params": _parameters(estimator),
         "learner": _description(learner),
         "losses": estimator.losses_,
@@ -100,8 +99,9 @@ def pack(estimator: FewShotEstimator) -> bytes:
     return tensor_file.pack(tensors, facts)
 
 
-def read(path: Path, model: nn.Module | None = None) -> FewShotEstimator:
-    """A fitted estimator, classifier or regressor."""
+def read(path: Path, model: nn.Module | None = None, device: str = "auto") -> FewShotEstimator:
+    """A fitted estimator, classifier or regressor; arguments as in `FewShotEstimator.load`."""
+    place = choose_device(device)
     tensors, facts = tensor_file.unpack(_bytes_of(path), path, ours=True, most_words=MOST_WORDS)
     if facts.get("format") != FORMAT:
         raise ValueError(f"{path} is not an adapted model of format {FORMAT}")
@@ -109,28 +109,31 @@ def read(path: Path, model: nn.Module | None = None) -> FewShotEstimator:
     if model is None and isinstance(learner, dict) and learner.get("model", "") is None:
         raise ValueError(f"{path} was made with a model of the user's own: pass model=...")
     try:
-        return _restore(path, tensors, facts, model)
-    except DamagedFileError:
-        raise
-    except (KeyError, TypeError, ValueError, RuntimeError, IndexError, StopIteration) as error:
+        with torch.random.fork_rng(devices=[]):
+            start = checkpoint.restore(
+                learner, _under(tensors, START), "its description", "its start", model=model
+            )
+        found = _restore(start.eval().to(place), tensors, facts)
+        found.set_params(device=device)
+        outputs = found.adapted_(found.support_.x)
+    except Exception as error:  # there is no end to what a file can claim
         words = str(error) or type(error).__name__
-        raise DamagedFileError(f"{path} is damaged: {words}") from error
+        what = "is damaged" if model is None else "is damaged, or made with another model"
+        raise DamagedFileError(f"{path} {what}: {words}") from error
+    if not bool(torch.isfinite(outputs).all()):
+        raise DamagedFileError(f"{path} is damaged: what it predicts is not finite")
+    return found
 
 
 def _restore(
-    path: Path, tensors: dict[str, Tensor], facts: dict[str, Any], model: nn.Module | None
+    learner: Learner, tensors: dict[str, Tensor], facts: dict[str, Any]
 ) -> FewShotEstimator:
     from metamirror.estimator import FewShotClassifier, FewShotRegressor
 
     said = {name: convert(name, facts[name], kind) for name, kind in FACTS.items()}
-    classifier = said["kind"] == "FewShotClassifier"
+    classifier = said["kind"] == "classifier"
     kinds = {**PARAMETERS, **(CALIBRATE if classifier else {})}
     params = {name: convert(name, facts["params"][name], kind) for name, kind in kinds.items()}
-    with torch.random.fork_rng(devices=[]):
-        learner = checkpoint.restore(
-            facts["learner"], _under(tensors, START), path, path, model=model
-        )
-    learner = learner.eval().to(choose_device(params["device"]))
     first = next(learner.parameters())
     own = {name: t.to(first.device) for name, t in tensors.items()}
     support = Batch(own[SUPPORT + "x"].to(first), own[SUPPORT + "y"])
@@ -156,13 +159,13 @@ def _restore(
     estimator.n_steps_ = len(estimator.losses_) - 1
     if said["n_features_in"] is not None:
         estimator.n_features_in_ = said["n_features_in"]
-    if not bool(torch.isfinite(estimator.adapted_(support.x)).all()):
-        raise DamagedFileError(f"{path} is damaged: what it predicts is not finite")
     return estimator
 
 
 def _parameters(estimator: FewShotEstimator) -> dict[str, Any]:
     params = estimator.get_params()
+    # Whoever loads it has another machine.
+    del params["device"]
     if isinstance(params["start"], Learner):
         # It is in the file itself.
         params["start"] = None
