@@ -79,7 +79,8 @@ class Browser:
         self.url = url
         self.pointer = "mouse"
 
-    def open(self, screen: Screen, dark: bool = False) -> None:
+    def open(self, screen: Screen, dark: bool = False, still: bool = False) -> None:
+        """The page as at first, on light or dark ground, with or without movement."""
         self.pointer = screen.pointer
         metrics = {
             "width": screen.width,
@@ -90,8 +91,12 @@ class Browser:
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
         touches = {"enabled": screen.pointer == "touch"}
         self.driver.execute_cdp_cmd("Emulation.setTouchEmulationEnabled", touches)
-        ground = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [ground]})
+        wishes = {
+            "prefers-color-scheme": "dark" if dark else "light",
+            "prefers-reduced-motion": "reduce" if still else "no-preference",
+        }
+        features = [{"name": name, "value": value} for name, value in wishes.items()]
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
         self.driver.get(self.url)
         self.until(lambda: len(self.all(".card")) == 2)
 

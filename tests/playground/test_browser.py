@@ -186,7 +186,7 @@ def test_pictures_are_chosen_dropped_and_pasted(browser, tmp_path):
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("screen", [DESK, PHONE], ids=lambda screen: screen.name)
 def test_one_click_shows_a_newcomer_what_it_is_about(browser, screen, dark):
-    browser.open(screen, dark)
+    browser.open(screen, dark, still=True)
     browser.click("#letters")
     browser.until(lambda: browser.likeliest() is not None)
     browser.until(lambda: browser.points() == [6, 6])
