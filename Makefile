@@ -43,6 +43,7 @@ STARTS := blockiaf maml metasgd gradnet
 starts: $(addprefix src/metamirror/starts/glyphs-,$(addsuffix /start.json,$(STARTS))) \
 		src/metamirror/starts/sinusoid-metasgd/start.json
 	$(BIN)/python benchmarks/starts.py
+	$(BIN)/python benchmarks/pages.py --write
 
 src/metamirror/starts/glyphs-%/start.json: configs/start-glyphs.toml | $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/metamirror train --config $< --method $* --resume --out runs/starts/glyphs-$*

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 import speed_table
+import starts
 from metamirror.files import write_atomically
 from study import STUDY
 
@@ -31,6 +32,7 @@ def comparison(name: str, results: Path) -> str:
 
 PAGES: Mapping[str, Tables] = {
     "docs/speed.md": speed_table.TABLES,
+    "docs/adapting.md": {"results/starts.json: make starts": starts.table},
     "docs/reproduce.md": {f"study {name}": partial(comparison, name) for name in STUDY},
 }
 

@@ -1,7 +1,6 @@
 """What the shipped starts do through the estimator: new letters, and a hand that they never saw.
 
-    python benchmarks/starts.py             # measures: results/starts.json and docs/adapting.md
-    python benchmarks/starts.py --table     # the table of docs/adapting.md alone, from that file
+    python benchmarks/starts.py     # writes results/starts.json, shown in docs/adapting.md
 
 5 classes, 1 or 5 examples each, 15 others of each to be told apart, inductive normalisation.
 Omniglot's characters (without quarter turns) are measured where they are installed.
@@ -17,13 +16,13 @@ from typing import Any
 import metamirror as mm
 from metamirror.data.store import Store, data_home
 from metamirror.fewshot.start import shipped_names
-from metamirror.files import read_json, write_atomically, write_json
+from metamirror.files import read_json, write_json
 from metamirror.progress import Progress, say
 from metamirror.run_folder import versions
-from speed_table import NOTHING, ROOT, markdown
+from speed_table import NOTHING, markdown
 
-PAGE, RESULTS = ROOT / "docs" / "adapting.md", ROOT / "results" / "starts.json"
-BEGIN, END = "<!-- results/starts.json: make starts -->\n", "<!-- end -->"
+RESULTS = Path(__file__).parents[1] / "results"
+FILE = "starts.json"
 
 
 def measure(start: str, data: str, shots: int, count: int) -> dict[str, object]:
@@ -65,10 +64,10 @@ def measure_all(count: int) -> dict[str, Any]:
 
 def table(results: Path) -> str:
     """A line for each start, a column for each kind of task."""
-    if not results.exists():
+    if not (results / FILE).exists():
         return NOTHING
     rows: dict[str, dict[str, str]] = {}
-    for row in read_json(results)["rows"]:
+    for row in read_json(results / FILE)["rows"]:
         column = f"{row['data'].partition(':')[0]}, {row['shots']}-shot"
         shown = f"{row['accuracy']:.1f} ± {row['ci95']:.1f}"
         rows.setdefault(f"`{row['start']}`", {})[column] = shown
@@ -77,20 +76,10 @@ def table(results: Path) -> str:
     return markdown(("start", *columns), lines)
 
 
-def filled(page: str, results: Path) -> str:
-    """The page with the table that the file gives."""
-    before, _, rest = page.partition(BEGIN)
-    return f"{before}{BEGIN}{table(results)}\n{END}{rest.partition(END)[2]}"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--tasks", type=int, default=100, help="of each kind, for each start")
-    parser.add_argument("--table", action="store_true", help="do not measure")
-    given = parser.parse_args()
-    if not given.table:
-        write_json(RESULTS, measure_all(given.tasks))
-    write_atomically(PAGE, filled(PAGE.read_text(), RESULTS).encode())
+    write_json(RESULTS / FILE, measure_all(parser.parse_args().tasks))
 
 
 if __name__ == "__main__":
