@@ -90,6 +90,7 @@ docs/playground.png: $(wildcard src/metamirror/playground/page/*) | $(INSTALLED)
 
 results/playground.json: benchmarks/playground_figures.py | $(INSTALLED)
 	$(BIN)/python benchmarks/playground_figures.py --out $@
+	$(BIN)/python benchmarks/pages.py --write
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache

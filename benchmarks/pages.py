@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
+import playground_figures
 import speed_table
 import starts
 from metamirror.files import write_atomically
@@ -33,6 +34,9 @@ def comparison(name: str, results: Path) -> str:
 PAGES: Mapping[str, Tables] = {
     "docs/speed.md": speed_table.TABLES,
     "docs/adapting.md": {"results/starts.json: make starts": starts.table},
+    "docs/playground.md": {
+        "results/playground.json: make results/playground.json": playground_figures.figures
+    },
     "docs/reproduce.md": {f"study {name}": partial(comparison, name) for name in STUDY},
 }
 

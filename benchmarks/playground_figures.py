@@ -1,7 +1,7 @@
 """How long the playground takes to answer, alone and with twenty clients, and what it recognises.
 
-    python benchmarks/playground_figures.py [--out results/playground.json]
-    python benchmarks/playground_figures.py --write    # figures into docs/playground.md
+    python benchmarks/playground_figures.py    # writes results/playground.json, shown in
+                                               # docs/playground.md
 
 Recognition is measured on letters of unseen scripts (glyphs) and on characters that people have
 drawn (omniglot, where it is installed), once as they are and once as the playground prepares them.
@@ -25,11 +25,10 @@ from metamirror.files import read_json, write_json
 from metamirror.playground.choices import FIRST, PLAIN, Choice, on_offer
 from metamirror.playground.pictures import Pixels, prepare
 from serving import Served, served
-from speed_table import markdown
+from speed_table import NOTHING, markdown
 
 CLIENTS = 20
-PAGE = Path(__file__).parents[1] / "docs" / "playground.md"
-BEGIN, END = "<!-- results/playground.json: make results/playground.json -->", "<!-- end -->"
+FILE = "playground.json"
 
 
 def ask(server: Served, start: str, letters: dict[str, Any], steps: int) -> tuple[float, str]:
@@ -108,8 +107,12 @@ def installed(data: str) -> bool:
     return True
 
 
-def figures(found: dict[str, Any]) -> str:
+def figures(results: Path) -> str:
     """What the page says of the measurements."""
+    file = results / FILE
+    if not file.exists():
+        return NOTHING
+    found = read_json(file)
     shares = {
         (row["data"], row["prepared"]): f"{row['accuracy']:.1f} ± {row['ci95']:.1f} %"
         for row in found["recognised"]
@@ -135,25 +138,6 @@ def figures(found: dict[str, Any]) -> str:
     )
 
 
-def filled(page: str, found: dict[str, Any]) -> str:
-    """The page with the figures between their marks."""
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{figures(found)}\n{END}{after}"
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("results/playground.json"))
-    parser.add_argument("--repeat", type=int, default=15)
-    parser.add_argument("--tasks", type=int, default=100)
-    parser.add_argument("--write", action="store_true")
-    given = parser.parse_args()
-    if not given.write:
-        write_json(given.out, measure(given.repeat, given.tasks))
-    PAGE.write_text(filled(PAGE.read_text(), read_json(given.out)))
-
-
 def measure(repeat: int, tasks: int) -> dict[str, Any]:
     torch.set_num_threads(1)
     answers = measure_answers(repeat)
@@ -165,6 +149,15 @@ def measure(repeat: int, tasks: int) -> dict[str, Any]:
                 rows.append(accuracy(on_offer(None)[key], data, tasks, prepared))
                 print(rows[-1], flush=True)
     return {"torch": torch.__version__, **answers, "recognised": rows}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "results" / FILE)
+    parser.add_argument("--repeat", type=int, default=15, help="adaptations of each start")
+    parser.add_argument("--tasks", type=int, default=100)
+    given = parser.parse_args()
+    write_json(given.out, measure(given.repeat, given.tasks))
 
 
 if __name__ == "__main__":
