@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
+import statistics
 import time
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -71,6 +74,35 @@ class Tracker:
         self._timing.close()
         if self._events is not None:
             self._events.close()
+
+
+def seconds_per_iteration(run: Path) -> float | None:
+    """The median over the stretches between two lines of a run's own clock.
+
+    Validation falls into some of the stretches; a clock that goes back has been started again.
+    """
+    lines = _clock(run / TIMING)
+    stretches: list[float] = [
+        (after["seconds"] - before["seconds"]) / (after["step"] - before["step"])
+        for before, after in pairwise(lines)
+        if after["step"] > before["step"] and after["seconds"] > before["seconds"]
+    ]
+    if stretches:
+        return statistics.median(stretches)
+    rates = [line["steps_per_second"] for line in lines if line["steps_per_second"]]
+    return 1 / statistics.median(rates) if rates else None
+
+
+def _clock(file: Path) -> list[dict[str, float]]:
+    """The readable lines: a full disk or a loss of power leaves half a line."""
+    found = []
+    for line in file.read_text(errors="replace").splitlines() if file.is_file() else []:
+        try:
+            entry = json.loads(line)
+            found.append({k: float(entry[k]) for k in ("step", "seconds", "steps_per_second")})
+        except (ValueError, TypeError, KeyError):
+            continue
+    return found
 
 
 def check_tensorboard() -> None:

@@ -10,6 +10,7 @@ from types import TracebackType
 
 from rich.console import Console
 from rich.live import Live
+from rich.markup import escape
 from rich.table import Table
 
 from metamirror.experiments.comparison.jobs import Job, Record, log_file
@@ -90,7 +91,8 @@ class Board:
             return
         table = Table("run", "state", title=f"{self.title}: {self._remaining()}")
         for name, state in sorted(self.states.items(), key=lambda one: self._place(*one)):
-            table.add_row(name, state or "waiting", style=None if state else "dim")
+            # What a process says may hold brackets, which rich would take for its own.
+            table.add_row(name, escape(state) or "waiting", style=None if state else "dim")
         self.live.update(table, refresh=True)
 
     def _place(self, name: str, state: str) -> int:

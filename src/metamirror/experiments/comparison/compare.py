@@ -19,6 +19,7 @@ from metamirror.experiments.comparison.jobs import (
     Place,
     Record,
     done,
+    failed,
     read_record,
     write_record,
 )
@@ -74,6 +75,10 @@ def compare(
             # The features of a start that did not come to be cannot be judged.
             ready = {job.folder for job in runs if done(read_record(place.out, job))}
             others = [job for job in wanted_jobs if job.work != "run"]
+            for job in others:
+                if job.folder not in (None, *ready):
+                    reason = f"the run in {job.folder} has failed"
+                    write_record(place.out, job.name, failed(job, reason))
             _do("controls", [j for j in others if j.folder is None or j.folder in ready], pool)
         except InterruptedRun:
             write_tables(place.out, make_table(place.out, protocol, rows))
@@ -81,7 +86,7 @@ def compare(
             raise
         table = make_table(place.out, protocol, rows)
         write_tables(place.out, table)
-        write_page(place.out)
+        write_page(place.out, place.data_dir)
         for name, record in failures(place.out, jobs_of(rows)).items():
             warn(f"{name} failed: {record.reason}; the same command tries it again")
     return table
@@ -98,12 +103,12 @@ def write_tables(out: Path, table: Mapping[str, Any]) -> None:
         write_atomically(out / name, text.encode())
 
 
-def write_page(out: Path) -> None:
+def write_page(out: Path, data_dir: Path | None = None) -> None:
     """report.html, over everything in the folder."""
     # Plots are made with much that nothing else here needs.
     from metamirror.report.page import write_report
 
-    write_report(out)
+    write_report(out, data_dir=data_dir)
 
 
 @contextmanager
@@ -137,8 +142,14 @@ def _do(title: str, jobs: Sequence[Job], pool: Pool) -> None:
 def _search(grid: Grid, search: Search, pool: Pool) -> dict[str, Any]:
     """Tries every step size for every row, and writes search.json."""
     trials = searching.trials(grid.cells(), search)
-    _do("search", [trial.job for trial in trials], pool)
     out = pool.place.out
+    # Once a row is trained with a choice, a trial that failed is not tried again: it might win.
+    open_still = [
+        trial.job
+        for trial in trials
+        if not (out / trial.cell).exists() or read_record(out, trial.job) is None
+    ]
+    _do("search", open_still, pool)
     tried = [(trial, read_record(out, trial.job) or Record({})) for trial in trials]
     found = searching.choose(tried, search)
     write_json(out / "search.json", found)
@@ -161,5 +172,5 @@ def _without_step_size(
     for job in jobs_of(rows):
         if job.name in lost:
             reason = "every step size of the search failed: see search.json"
-            write_record(out, job.name, Record(job=vars(job), reason=reason))
+            write_record(out, job.name, failed(job, reason))
     return lost

@@ -107,9 +107,11 @@ def refuse_others(cells: Sequence[Cell], out: Path) -> None:
     """Refuses to go on in a folder whose runs were started with other settings."""
     for cell in cells:
         folder = out / cell.folder
-        if not (folder / "config.json").is_file():
+        try:
+            stored = load_config(folder)
+        except (ValueError, OSError):
+            # Not begun; or damaged, which is that run's failure and nobody else's.
             continue
-        stored = load_config(folder)
         for key in difference(cell.config, stored):
             ours, theirs = getattr(cell.config, key), getattr(stored, key)
             shorter = key == "iterations" and (ours < theirs or cell.config.schedule == "cosine")

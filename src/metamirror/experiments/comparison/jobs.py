@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from metamirror.evaluate import read_tasks
 from metamirror.files import read_json, write_json
 
 RECORDS = "records"
@@ -76,18 +77,21 @@ def write_record(out: Path, name: str, record: Record) -> None:
     write_json(out / RECORDS / f"{name}.json", asdict(record))
 
 
+def failed(job: Job, reason: str) -> Record:
+    """The record of a job that has failed. A reason stands in tables, and has one line there."""
+    return Record(asdict(job), reason=" ".join(reason.split()))
+
+
 def read_record(out: Path, job: Job) -> Record | None:
-    """The record of this very job; none, if it has not been done, or what it left is gone."""
-    file = out / RECORDS / f"{job.name}.json"
-    if not file.is_file():
-        return None
+    """The record of this very job; none, if it has not been done, or what it left is damaged."""
     try:
-        record = Record(**read_json(file))
-    except TypeError as error:
-        raise ValueError(f"{file} is not the record of a run: remove it") from error
-    if record.job != asdict(job):
-        return None
-    if record.tasks_file is not None and not (out / record.tasks_file).is_file():
+        record = Record(**read_json(out / RECORDS / f"{job.name}.json"))
+        if record.job != asdict(job):
+            return None
+        if record.tasks_file is not None and len(read_tasks(out / record.tasks_file)) != job.tasks:
+            return None
+    except (TypeError, ValueError, OSError):
+        # What is not there or cannot be read is done again, and holds nobody up.
         return None
     return record
 

@@ -21,7 +21,14 @@ import torch
 
 import metamirror as mm
 from metamirror.experiments.comparison import worker
-from metamirror.experiments.comparison.jobs import RECORDS, Job, Place, Record, write_record
+from metamirror.experiments.comparison.jobs import (
+    RECORDS,
+    Job,
+    Place,
+    Record,
+    failed,
+    write_record,
+)
 from metamirror.interrupts import InterruptedRun, Interrupts
 from metamirror.progress import say
 
@@ -157,7 +164,7 @@ class Pool:
             answer = json.loads(line)
             record, sound = Record(**answer["record"]), answer["sound"]
         else:
-            record, sound = Record(asdict(job), reason=_last_words(one.process.wait())), False
+            record, sound = failed(job, _last_words(one.process.wait())), False
         if sound:
             self._idle.append(one)
         else:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ from metamirror.experiments.comparison.entries import BASELINE
 from metamirror.experiments.comparison.jobs import Job, Record, read_record
 from metamirror.experiments.comparison.plan import Row
 from metamirror.experiments.intervals import Figures, estimate
-from metamirror.tracking import TIMING
+from metamirror.tracking import seconds_per_iteration
 
 BySeed = Mapping[int | None, Figures]
 
@@ -27,22 +25,18 @@ def make_table(out: Path, protocol: Mapping[str, Any], rows: Sequence[Row]) -> d
     It is computed from files alone, so that it is the same however often the comparison was
     stopped. Only `seconds_per_iteration` and `relative_to_maml` are wall-clock figures.
     """
-    figures = {(row.label, row.shots): _figures(out, row) for row in rows}
-    measures = {name for found in figures.values() for name, _ in found.values()}
-    measure = "mse" if measures == {"mse"} else "accuracy"
+    measure = "accuracy" if protocol["classes"] else "mse"
+    figures = {(row.label, row.shots): _figures(out, row, measure) for row in rows}
     table = []
     for row in rows:
-        own = {seed: values for seed, (_, values) in figures[row.label, row.shots].items()}
-        base = {
-            seed: values for seed, (_, values) in figures.get((BASELINE, row.shots), {}).items()
-        }
-        table.append(_row(out, row, measure, own, base))
+        base = figures.get((BASELINE, row.shots), {})
+        table.append(_row(out, row, measure, figures[row.label, row.shots], base))
     _add_relative_times(table)
     _add_bold(table, measure)
     return {"protocol": dict(protocol), "rows": table}
 
 
-def _figures(out: Path, row: Row) -> dict[int | None, tuple[str, Figures]]:
+def _figures(out: Path, row: Row, measure: str) -> dict[int | None, Figures]:
     """By seed, what was measured on each test task."""
     found = {}
     for seed, job in row.jobs.items():
@@ -50,10 +44,7 @@ def _figures(out: Path, row: Row) -> dict[int | None, tuple[str, Figures]]:
         if record is None or record.found is None or record.tasks_file is None:
             continue
         results = read_tasks(out / record.tasks_file)
-        if results[0].accuracies is None:
-            found[seed] = "mse", np.array([r.loss for r in results])
-        else:
-            found[seed] = "accuracy", np.array([r.accuracy for r in results])
+        found[seed] = np.array([r.loss if measure == "mse" else r.accuracy for r in results])
     return found
 
 
@@ -127,26 +118,6 @@ def _seconds(out: Path, row: Row) -> float | None:
         if job.work == "run" and (seconds := seconds_per_iteration(out / str(job.folder)))
     ]
     return statistics.median(found) if found else None
-
-
-def seconds_per_iteration(run: Path) -> float | None:
-    """The median over the stretches between two lines of a run's own clock.
-
-    Validation falls into some of the stretches; a clock that goes back has been started again.
-    """
-    file = run / TIMING
-    if not file.is_file():
-        return None
-    lines = [json.loads(line) for line in file.read_text().splitlines()]
-    stretches: list[float] = [
-        (after["seconds"] - before["seconds"]) / (after["step"] - before["step"])
-        for before, after in pairwise(lines)
-        if after["step"] > before["step"] and after["seconds"] > before["seconds"]
-    ]
-    if stretches:
-        return statistics.median(stretches)
-    rates = [line["steps_per_second"] for line in lines if line["steps_per_second"]]
-    return 1 / statistics.median(rates) if rates else None
 
 
 def _add_relative_times(table: list[dict[str, Any]]) -> None:

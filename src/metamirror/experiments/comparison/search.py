@@ -39,12 +39,13 @@ class Search:
 
 @dataclass(frozen=True)
 class Trial:
-    """One run of the search."""
+    """One run of the search, and the folder of the first run that will have its outcome."""
 
     label: str
     shots: int
     lr: float
     job: Job
+    cell: str
 
 
 def trials(cells: Sequence[Cell], search: Search) -> list[Trial]:
@@ -56,7 +57,7 @@ def trials(cells: Sequence[Cell], search: Search) -> list[Trial]:
     for cell in cells:
         found.setdefault((cell.label, cell.config.shots), cell)
     return [
-        Trial(label, shots, lr, _job(cell, lr, search))
+        Trial(label, shots, lr, _job(cell, lr, search), cell.folder)
         for (label, shots), cell in found.items()
         for lr in search.candidates
     ]

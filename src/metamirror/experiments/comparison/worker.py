@@ -10,6 +10,7 @@ be: a run continues from its last checkpoint.
 from __future__ import annotations
 
 import json
+import math
 import os
 import queue
 import sys
@@ -33,7 +34,7 @@ from metamirror.evaluate import (
     summary,
     write_tasks,
 )
-from metamirror.experiments.comparison.jobs import Job, Place, Record, log_file
+from metamirror.experiments.comparison.jobs import Job, Place, Record, failed, log_file
 from metamirror.experiments.comparison.nearest_mean import (
     Represent,
     features_of,
@@ -64,7 +65,15 @@ def _train_and_judge(job: Job, place: Place) -> Record:
     )
     file = f"{job.folder}/{FOLDER}/{evaluation_name(found)}.jsonl"
     # What is said to be finished must be there: a full disk lets an evaluation go unwritten.
-    return Record(asdict(job), _figures(read_tasks(place.out / file)), file)
+    results = read_tasks(place.out / file)
+    figures = _figures(results)
+    if not math.isfinite(figures["ci95"]):
+        odd = sum(not math.isfinite(result.loss) for result in results)
+        raise ValueError(
+            f"it diverges: its error is not finite on {odd} of {job.tasks} {job.split} tasks; "
+            f"lower lr ({config.lr})"
+        )
+    return Record(asdict(job), figures, file)
 
 
 def _judge_control(job: Job, place: Place) -> Record:
@@ -104,15 +113,14 @@ def main() -> int:
             record = do(job, place)
         except ValueError as error:
             # A run that cannot go on, such as one that diverges.
-            record = Record(asdict(job), reason=str(error))
+            record = failed(job, str(error))
         except KeyboardInterrupt as stop:
             return getattr(stop, "code", 130)
         except Exception as error:
             # Out of memory, for example: what went wrong may have left its traces.
             traceback.print_exc()
             sound = False
-            reason = " ".join(f"{type(error).__name__}: {error}".split())
-            record = Record(asdict(job), reason=reason)
+            record = failed(job, f"{type(error).__name__}: {error}")
         answer = {"record": asdict(record), "sound": sound}
         print(to_json(answer, indent=None), file=answers, flush=True)
     return 0
