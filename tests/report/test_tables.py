@@ -86,6 +86,31 @@ def test_markdown():
     assert "- † ANIL, 1-shot (failed): seed 0: not finite at step 3" in lines
 
 
+def notes(*rows) -> list[str]:
+    return [line[2:] for line in tables.markdown(table(*rows)).splitlines() if line[:2] == "- "]
+
+
+def seeds(*numbers: int | None) -> list[dict]:
+    return [{"seed": n, "accuracy": 50.0, "ci95": 1.0} for n in numbers]
+
+
+def test_figures_of_the_paper_come_with_what_they_are():
+    assert tables.OF_THE_PAPER not in notes(row("maml", 50.0))
+    assert tables.OF_THE_PAPER in notes(row("maml", 50.0, published="48.70 ± 1.84"))
+
+
+def test_how_many_seeds_each_row_has_is_told_where_they_differ():
+    maml, ecml = row("maml", 50.0, seeds=seeds(0, 1)), row("ecml", 50.0, seeds=seeds(0))
+    pixels = row("pixels", 50.0, seeds=seeds(None))
+    first, *others = notes(maml, ecml, pixels)
+    assert "over tasks and seeds (over tasks where a row has one seed)" in first
+    assert "Seeds: maml 2, ecml 1." in others
+    first, *others = notes(maml, row("maml", 50.0, shots=5, seeds=seeds(0)))
+    assert "Seeds: maml 1-shot 2, maml 5-shot 1." in others
+    for same in ([ecml, pixels], [maml, pixels]):
+        assert not [note for note in notes(*same) if "Seeds:" in note or "one seed" in note]
+
+
 def test_shots_are_columns_side_by_side():
     text = tables.markdown(table(row("maml", 40.0), row("maml", 60.0, shots=5)))
     header, _, line = text.splitlines()[2:5]

@@ -131,17 +131,33 @@ def paired(difference: Mapping[str, float] | None, measure: str) -> str:
     return f"{mean} [{low}, {high}]"
 
 
+OF_THE_PAPER = (
+    "In the paper: its Table 1, at 84x84 pixels; all but blockIAF's are quoted there from other "
+    "papers, with networks, budgets and protocols of their own."
+)
+"""What must be known of figures that stand beside ours."""
+
+
 def _notes(rows: Sequence[Row]) -> list[str]:
-    seeds = {len(row["seeds"]) for row in rows if any(s["seed"] is not None for s in row["seeds"])}
+    counts = {
+        (row["method"], row["shots"]): len(row["seeds"])
+        for row in rows
+        if any(s["seed"] is not None for s in row["seeds"])
+    }
+    seeds = set(counts.values())
     over = "over tasks" if seeds <= {1} else "over tasks and seeds"
+    over += " (over tasks where a row has one seed)" if 1 in seeds and len(seeds) > 1 else ""
     notes = [
         f"± and [ ] are 95 % intervals {over}. Bold: the best, and all within its interval.",
         "Less MAML: on the same test tasks and seeds. Time: of an iteration, as the runs were "
         "timed while they went; `metamirror cost` measures it with care.",
     ]
+    if any(row["published"] for row in rows):
+        notes.append(OF_THE_PAPER)
     if len(seeds) > 1:
-        counts = {row["method"]: len(row["seeds"]) for row in rows}
-        notes.append("Seeds: " + ", ".join(f"{name} {n}" for name, n in counts.items()) + ".")
+        several = len({shots for _, shots in counts}) > 1
+        told = (f"{m} {f'{k}-shot ' if several else ''}{n}" for (m, k), n in counts.items())
+        notes.append(f"Seeds: {', '.join(told)}.")
     for row in rows:
         where = f"{row['title']}, {row['shots']}-shot"
         if row["status"] != "done":

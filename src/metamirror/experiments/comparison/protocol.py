@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from metamirror.config import RunConfig
@@ -45,12 +45,14 @@ def make_protocol(
     fields["interval"] = (
         "95 %; one seed: over tasks; several: over tasks and seeds, crossed, Student's t"
     )
-    fields["line"] = line(fields, grid, base)
+    fields["line"] = line(fields, grid, base, [] if search is None else search["rows"])
     return fields
 
 
-def line(fields: Mapping[str, Any], grid: Grid, base: RunConfig) -> str:
-    """The protocol in words."""
+def line(
+    fields: Mapping[str, Any], grid: Grid, base: RunConfig, found: Sequence[Mapping[str, Any]]
+) -> str:
+    """The protocol in words; `found` are the rows of a search for step sizes."""
     shape, classes = fields["example_shape"], fields["classes"]
     words = [base.data]
     if classes:
@@ -63,16 +65,22 @@ def line(fields: Mapping[str, Any], grid: Grid, base: RunConfig) -> str:
     size = network.get("width", network.get("hidden"))
     words.append(f"{network['name']} of width {size}")
     words.append(f"{base.steps} inner steps" + (", first order" if base.first_order else ""))
-    words.append(_step_sizes(fields, grid))
+    words.append(_step_sizes(fields, grid, found))
     words.append(f"{base.iterations:,} iterations of {base.tasks_per_step} tasks")
     words.append(_outer(base))
-    if fields["own_recipes"]:
-        words.append("as their authors trained them: " + ", ".join(fields["own_recipes"]))
+    for label, outer in fields["own_recipes"].items():
+        words.append(f"{label} as its authors did: {_outer(replace(base, **outer))}")
     if base.augment != "none":
         words.append(f"augmented by {base.augment}")
     if base.prior:
         words.append(f"prior {base.prior}")
     words.append(f"{base.norm} normalisation")
+    if base.autocast != "none":
+        words.append(f"{base.autocast} autocast")
+    if base.dtype != "float32":
+        words.append(base.dtype)
+    if base.on_nonfinite == "skip":
+        words.append("steps that are not finite are skipped")
     words.append(
         f"best of the validations on {base.val_tasks} tasks every {base.validate_every} iterations"
         if base.validate_every
@@ -84,14 +92,20 @@ def line(fields: Mapping[str, Any], grid: Grid, base: RunConfig) -> str:
     return "; ".join(words) + "."
 
 
-def _step_sizes(fields: Mapping[str, Any], grid: Grid) -> str:
+def _step_sizes(fields: Mapping[str, Any], grid: Grid, found: Sequence[Mapping[str, Any]]) -> str:
     search = fields["search"]
     if search is None:
         return f"inner step size {grid.lr}"
     tried = ", ".join(f"{lr:g}" for lr in search["candidates"])
+    several = len(fields["shots"]) > 1
+    chosen = ", ".join(
+        " ".join([row["label"], *([f"{row['shots']}-shot"] if several else []), f"{row['lr']:g}"])
+        for row in found
+        if row["lr"] is not None
+    )
     return (
         f"inner step size for each row from {{{tried}}} by {search['tasks']} validation tasks "
-        f"after {search['iterations']:,} iterations"
+        f"after {search['iterations']:,} iterations ({chosen})"
     )
 
 
