@@ -6,7 +6,10 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from metamirror.cli import main
+from metamirror.experiment_commands import commands_after, program
 from metamirror.experiments import quickstart
 from metamirror.methods import METHODS
 
@@ -33,11 +36,35 @@ def test_all_methods_stand_in_one_table(tmp_path: Path, capsys, monkeypatch):
     twin, own = rows["metasgd-as-blockiaf"], rows["metasgd"]
     assert (twin["accuracy"], twin["seeds"]) == (own["accuracy"], own["seeds"])
     assert (out / "report.html").is_file()
-    assert len([line for line in shown.splitlines() if line.startswith("  metamirror ")]) == 3
+    assert len([line for line in shown.splitlines() if line.startswith(f"  {program()} ")]) == 3
 
     capsys.readouterr()
     assert main(["quickstart", "--out", str(out)]) == 2
     assert "is not empty" in capsys.readouterr().err
+
+
+def test_the_next_commands_take_runs_that_there_are():
+    """Whatever has failed; and a shell takes a folder's name for one word."""
+
+    def row(method: str, *runs: str | None) -> dict:
+        return {"method": method, "seeds": [{"run": run} for run in runs]}
+
+    rows = [row("maml", "cells/maml"), row("blockiaf"), row("gradnet"), row("pixels", None)]
+    inspect, evaluate, compare = commands_after({"rows": rows}, Path("my runs"))
+    assert inspect == "inspect 'my runs/cells/maml'"
+    assert evaluate.startswith("evaluate 'my runs/cells/maml' --steps 10")
+    assert compare.startswith("compare --data glyphs")
+    assert commands_after({"rows": [row("maml"), row("pixels", None)]}, Path("q")) == [compare]
+
+
+def test_the_program_is_called_as_it_can_be(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """After `make quickstart`, `metamirror` is in a venv that no shell knows of."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("sys.executable", str(tmp_path / ".venv/bin/python"))
+    monkeypatch.chdir(tmp_path)
+    assert program() == ".venv/bin/python -m metamirror"
+    (tmp_path / "metamirror").touch(mode=0o755)
+    assert program() == "metamirror"
 
 
 def test_minutes_are_above_nothing(tmp_path: Path, capsys):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import shlex
+import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import asdict, fields, make_dataclass
 from dataclasses import field as dataclass_field
@@ -149,13 +152,38 @@ def quickstart(minutes: float = 6.0, out: Path = Path("quickstart")) -> None:
     table = run_quickstart(minutes, out)
     show(table, Console())
     print(f"written: {out / 'report.html'}, {out / 'table.md'}. Next, for example:")
-    runs = {row["method"]: seed["run"] for row in table["rows"] for seed in row["seeds"]}
-    print(f"  metamirror inspect {out / runs['gradnet']}")
-    print(f"  metamirror evaluate {out / runs['blockiaf']} --steps 10 --norm inductive")
-    print(
-        "  metamirror compare --data glyphs --methods maml,metasgd,blockiaf,gradnet --shots 1 "
-        "--seeds 3 --width 16 --lr 0.1 --iterations 1000 --jobs 2 --out glyphs"
-    )
+    for command in commands_after(table, out):
+        print(f"  {program()} {command}")
+
+
+def program() -> str:
+    """How a shell here calls this program: `make quickstart` leaves its venv off the path."""
+    if shutil.which("metamirror"):
+        return "metamirror"
+    python = Path(sys.executable)
+    if python.is_relative_to(Path.cwd()):
+        python = python.relative_to(Path.cwd())
+    return f"{shlex.quote(str(python))} -m metamirror"
+
+
+def commands_after(table: dict[str, Any], out: Path) -> list[str]:
+    """What to try after the quickstart, with runs that it has finished."""
+    runs = {
+        row["method"]: shlex.quote(str(out / seed["run"]))
+        for row in table["rows"]
+        for seed in row["seeds"]
+        if seed["run"]
+    }
+    some = next(iter(runs.values()), None)
+    commands = [
+        f"inspect {runs.get('gradnet', some)}",
+        f"evaluate {runs.get('blockiaf', some)} --steps 10 --norm inductive",
+    ]
+    return [
+        *(commands if runs else []),
+        "compare --data glyphs --methods maml,metasgd,blockiaf,gradnet --shots 1 --seeds 3 "
+        "--width 16 --lr 0.1 --iterations 1000 --jobs 2 --out glyphs",
+    ]
 
 
 def cost(
