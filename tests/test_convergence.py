@@ -5,17 +5,19 @@ from __future__ import annotations
 import csv
 import json
 import math
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 import metamirror as mm
 from metamirror.cli import main
 from metamirror.evaluate import evaluate_stream
-from metamirror.experiments.convergence import convergence, group
+from metamirror.experiments.convergence import Curve, Measured, convergence, describe, group
 from metamirror.experiments.intervals import estimate
 from metamirror.train import train
 from runs import small
@@ -122,6 +124,39 @@ def test_the_observations_of_the_paper_are_checked_against_maml(runs, found):
     reached = [p["k"] for p in gradnet["points"] if p["support_loss"] <= target["loss"]]
     assert target["reached_at"] == (reached[0] if reached else None)
     assert maml["reference_loss"]["reached_at"] <= 2
+
+
+def test_two_seeds_that_scatter_say_little_of_the_start():
+    """Seed means of 1.0 and 1.1, and of 0.85 and 0.95: with two of each that may be chance."""
+
+    def measured(method: str, *means: float) -> Measured:
+        losses = torch.tensor(means, dtype=torch.float64)[:, None, None].expand(-1, 50, 3)
+        runs = tuple(Path(f"{method}-{i}") for i in range(len(means)))
+        curve = Curve(method, runs, replace(SETTINGS, method=method))
+        return Measured(curve, losses, losses, losses)
+
+    def verdict(*own: float, **reference: tuple[float, ...]) -> dict:
+        both = [measured("maml", *reference["maml"]), measured("gradnet", *own)]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("metamirror.experiments.convergence.load_config", lambda run: SETTINGS)
+            return describe(both, {}, "mse")["curves"][1]["initial_loss"]
+
+    seen = verdict(0.85, 0.95, maml=(1.0, 1.1))
+    # Two variances of 0.005 / 2 with a degree of freedom each: two degrees in all.
+    half = stats.t.ppf(0.975, 2) * math.sqrt(0.005)
+    assert (seen["low"], seen["high"]) == pytest.approx((-0.15 - half, -0.15 + half), rel=1e-4)
+    assert seen["verdict"] == "no difference seen"
+    assert verdict(0.1, 0.2, maml=(1.0, 1.1))["verdict"] == "lower"
+    assert verdict(2.0, 2.1, maml=(1.0, 1.1))["verdict"] == "higher"
+
+
+def test_a_run_that_is_not_finished_is_warned_of(runs, tmp_path, capsys):
+    shutil.copytree(runs["maml-0"], tmp_path / "half")
+    config = json.loads((tmp_path / "half" / "config.json").read_text())
+    (tmp_path / "half" / "config.json").write_text(json.dumps(config | {"iterations": 900}))
+    convergence([tmp_path / "half", runs["gradnet"]], tmp_path / "out", tasks=2, steps=1)
+    (said,) = [line for line in capsys.readouterr().err.splitlines() if "warning" in line]
+    assert said.endswith("half is not finished: it stands at 6 of 900 iterations")
 
 
 def test_the_files_hold_the_same_numbers(found):

@@ -11,15 +11,17 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from metamirror import checkpoint
 from metamirror.build import build_stream, use_precision
 from metamirror.config import RunConfig, labels_of, load_config
 from metamirror.data import TaskStream
 from metamirror.device import choose_device
 from metamirror.distributed import Ranks
 from metamirror.evaluate import evaluate_stream, loaded, warn_of_other_data
-from metamirror.experiments.intervals import estimate
+from metamirror.experiments.intervals import estimate, half_of_sum
 from metamirror.learner import check_steps
 from metamirror.options import parse_spec
+from metamirror.progress import warn
 from metamirror.report.convergence_figure import write_figure, write_numbers
 
 REFERENCE = "maml"
@@ -92,6 +94,10 @@ def convergence(
     protocol |= {"split": split, "tasks": tasks, "steps": last, "which": which}
     if out.exists() and not out.is_dir():
         raise ValueError(f"{out} is a file: choose another folder with --out")
+    for run in streams:
+        step, iterations = checkpoint.step_of(run, "last"), load_config(run).iterations
+        if step is not None and step < iterations:
+            warn(f"{run} is not finished: it stands at {step} of {iterations} iterations")
     out.mkdir(parents=True, exist_ok=True)
 
     measured: list[Measured] = []
@@ -224,12 +230,8 @@ def _observations(own: Measured, reference: Measured) -> dict[str, Any]:
     """The paper's two observations at k = 0, and how soon MAML's last support loss is reached."""
     # Paired: every run has the same tasks. Seeds are not paired, and are averaged over.
     gap = own.support_loss[..., 0].mean(0) - reference.support_loss[..., 0].mean(0)
-    between = sum(
-        (float(m.support_loss[..., 0].mean(1).var()) / m.support_loss.shape[0])
-        for m in (own, reference)
-        if m.support_loss.shape[0] > 1
-    )
-    half = 1.96 * (float(gap.var()) / len(gap) + between) ** 0.5
+    means = [gap, *(m.support_loss[..., 0].mean(1) for m in (own, reference))]
+    half = half_of_sum([(float(v.var()) / len(v), len(v) - 1) for v in means if len(v) > 1])
     difference = float(gap.mean())
     verdict = "no difference seen" if math.isfinite(difference) else "not finite"
     if abs(difference) > half:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -62,6 +63,23 @@ def estimate(figures: Figures) -> Estimate:
     if spread == 0:
         return Estimate(mean, 0.0)
     return Estimate(mean, student(variance**2 / spread) * math.sqrt(variance))
+
+
+def half_of_sum(parts: Sequence[tuple[float, int]]) -> float:
+    """Half the 95 % interval of a sum of independent means.
+
+    One alone has `evaluate`'s 1.96; several have Student's quantile, as in `estimate`.
+
+    Args:
+        parts: the variance of each mean, and its degrees of freedom.
+    """
+    variance = sum(variance for variance, _ in parts)
+    if not variance > 0:
+        return variance
+    if len(parts) == 1:
+        return 1.96 * math.sqrt(variance)
+    spread = sum(variance**2 / freedom for variance, freedom in parts)
+    return student(variance**2 / spread) * math.sqrt(variance)
 
 
 def student(freedom: float) -> float:
