@@ -18,6 +18,7 @@ from metamirror.report.charts import Series, line_chart, marker_symbols, scale_f
 from metamirror.report.markup import table, tag
 from metamirror.report.page import write_report
 from metamirror.report.styles import MARKERS, PALETTE, style_of
+from metamirror.report.tables import OF_THE_PAPER
 from metamirror.train import train
 from runs import small
 
@@ -185,6 +186,72 @@ def test_everything_beside_the_runs_is_shown(tmp_path: Path):
     assert "<strong>40.00" not in found
 
 
+def test_what_stands_in_folders_below_is_shown_with_their_names(tmp_path: Path):
+    """Each number of shots has a convergence of its own, and a study several tables."""
+    fake_run(tmp_path / "cells" / "a")
+    for place in ("1-shot", "5-shot"):
+        (tmp_path / place).mkdir()
+        beside(tmp_path / place)
+    # What stands in a run is the run's own.
+    (tmp_path / "cells" / "a" / "table.json").write_text("[]")
+    (tmp_path / "5-shot" / "cost.json").write_text("[]")
+    page = read(tmp_path, inspect_seconds=0)
+    assert page.text.count("missing: gradnet") == 2
+    assert page.text.count("43.21 ± 0.50") == 2
+    assert "1-shot Accuracy in" not in page.text  # a heading comes before the protocol
+    assert "Convergence 1-shot" in page.text
+    assert "5-shot/cost.json holds list" in page.text
+    assert "cells/a/table.json" not in page.text
+
+
+def fake_search() -> dict:
+    scores = [{"lr": 0.1, "accuracy": 31.0, "ci95": 1.0}, {"lr": 0.3, "reason": "it diverged"}]
+    row = {"label": "maml", "shots": 1, "scores": scores, "lr": 0.1}
+    return {"candidates": [0.1, 0.3], "iterations": 300, "tasks": 200, "rows": [row]}
+
+
+def test_a_search_is_told_and_its_short_runs_stay_out_of_the_curves(tmp_path: Path):
+    fake_run(tmp_path / "cells" / "maml-1shot-seed0")
+    fake_run(tmp_path / "search" / "maml-1shot-seed0-lr0.3", lines=2, lr=0.3)
+    page = read(tmp_path)
+    assert "maml lr=0.3" in page.text  # runs like any others, as long as no search tells of them
+    (tmp_path / "search.json").write_text(json.dumps(fake_search()))
+    page = read(tmp_path)
+    assert "chosen on 200 validation tasks after 300 iterations" in page.text
+    assert "α = 0.1 α = 0.3 maml 1-shot 31.00 ± 1.00 failed it diverged" in page.text
+    assert "<strong>31.00 ± 1.00</strong>" in (tmp_path / "report.html").read_text()
+    assert "maml lr=0.3" not in page.text
+    assert "lr0.3 cannot be inspected" not in page.text
+    assert "2 runs." in page.text
+    assert page.text.count("search/maml-1shot-seed0-lr0.3") == 2  # its state, its configuration
+
+
+def test_figures_without_a_seed_claim_none_and_every_shot_has_its_time(tmp_path: Path):
+    row = fake_table()["rows"][0]
+    untrained = {"method": "pixels", "title": "Pixels", "kind": "control", "extra_parameters": None}
+    untrained |= {"seeds": [{"seed": None, "accuracy": 40.0}], "relative_to_maml": None}
+    rows = [row, row | {"shots": 5, "relative_to_maml": 1.75}, row | untrained]
+    (tmp_path / "table.json").write_text(json.dumps({"protocol": {}, "rows": rows}))
+    page = read(tmp_path)
+    assert "1 0 1.00 1.75" in page.text
+    assert "1-shot time / MAML's 5-shot time / MAML's" in page.text
+    titles = [value for name, value in page.attributes if name == "title"]
+    assert titles.count("seed 0: 40.00") == 2
+    assert "seed : 40.00" not in titles
+    controls = page.text.partition("Controls")[2].partition("Differences")[0]
+    assert controls.strip().endswith("48.70 ± 1.84 " + OF_THE_PAPER)
+
+
+def test_runs_say_what_an_iteration_took(tmp_path: Path):
+    run = fake_run(tmp_path / "a")
+    assert "s / iteration" not in read(tmp_path, inspect_seconds=0).text
+    lines = [{"step": 10 * i, "seconds": 2.5 * i, "steps_per_second": 4} for i in (1, 2, 3)]
+    (run / "timing.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    text = read(tmp_path, inspect_seconds=0).text
+    assert "s / iteration" in text
+    assert " 0.25 " in text
+
+
 def test_a_row_that_lost_a_seed_says_so_beside_its_figures(tmp_path: Path):
     found = fake_table()
     found["protocol"]["line"] = "everything in one line"
@@ -248,7 +315,7 @@ DAMAGES = {
 }
 
 
-@pytest.mark.parametrize("name", ["table.json", "convergence.json", "cost.json"])
+@pytest.mark.parametrize("name", ["table.json", "search.json", "convergence.json", "cost.json"])
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damaged_files_beside_the_runs_do_not_fail(damage: str, name: str, tmp_path: Path):
     fake_run(tmp_path / "run")

@@ -16,7 +16,7 @@ from metamirror.files import read_json
 from metamirror.methods import METHODS
 from metamirror.nonfinite import FOLDER as NONFINITE
 from metamirror.run_folder import CONFIG, OWNER, recorded
-from metamirror.tracking import METRICS
+from metamirror.tracking import METRICS, seconds_per_iteration
 
 T = TypeVar("T")
 Line = dict[str, float]
@@ -35,6 +35,7 @@ class Run:
         metrics: one entry for each readable line of metrics.jsonl, with its numbers alone.
         evaluations: the readable summaries, the one on most tasks last.
         versions: what the run was started with.
+        seconds: of an iteration, by the run's own clock.
         problems: what cannot be read, and what went wrong, in words.
     """
 
@@ -44,6 +45,7 @@ class Run:
     metrics: list[Line] = field(default_factory=list)
     evaluations: list[dict[str, Any]] = field(default_factory=list)
     versions: dict[str, object] = field(default_factory=dict)
+    seconds: float | None = None
     problems: list[str] = field(default_factory=list)
 
     @property
@@ -98,12 +100,19 @@ def _place(run: Run) -> int:
 
 
 def _run_folders(folder: Path) -> Iterator[Path]:
+    return (place for place, files in _folders(folder) if _is_run(files))
+
+
+def _folders(folder: Path) -> Iterator[tuple[Path, list[str]]]:
+    """Every folder with its files, but none inside a run."""
     for place, below, files in os.walk(folder):
-        if CONFIG in files or METRICS in files:
-            yield Path(place)
-            # What is inside a run belongs to it; beside runs there may be others, if this is the
-            # folder that was asked for.
-            below[:] = below if Path(place) == folder else []
+        yield Path(place), files
+        # Beside runs there may be others, if this is the folder that was asked for.
+        below[:] = [] if _is_run(files) and Path(place) != folder else sorted(below)
+
+
+def _is_run(files: Sequence[str]) -> bool:
+    return CONFIG in files or METRICS in files
 
 
 def _read(path: Path, folder: Path) -> Run:
@@ -111,6 +120,7 @@ def _read(path: Path, folder: Path) -> Run:
     run.config = _attempt(run, lambda: load_config(path / CONFIG))
     run.versions = _attempt(run, lambda: recorded(path)) or {}
     run.metrics = _attempt(run, lambda: _metrics(run)) or []
+    run.seconds = _attempt(run, lambda: seconds_per_iteration(path))
     for file in sorted((path / EVALUATIONS).glob("*.json")):
         found = _attempt(run, lambda file=file: read_json(file))  # type: ignore[misc]
         if isinstance(found, dict):
@@ -188,18 +198,24 @@ def on_same_tasks(runs: Sequence[Run]) -> dict[str, list[Run]]:
     return together
 
 
-def document(folder: Path, name: str, problems: list[str]) -> dict[str, Any] | None:
-    """One of the files beside the runs, if it is there and readable."""
-    if not (folder / name).is_file():
-        return None
-    try:
-        found = read_json(folder / name)
-    except (ValueError, OSError) as error:
-        problems.append(in_short(error, folder))
-        return None
-    if not isinstance(found, dict):
-        problems.append(f"{name} holds {type(found).__name__}, and a table was expected")
-        return None
+def documents(folder: Path, name: str, problems: list[str]) -> dict[str, dict[str, Any]]:
+    """The readable files of one name beside the runs, by the folder they are in ("" for this)."""
+    found = {}
+    for place, files in _folders(folder):
+        # What is inside a run belongs to it.
+        if name not in files or (_is_run(files) and place != folder):
+            continue
+        where = place.relative_to(folder)
+        try:
+            content = read_json(place / name)
+        except (ValueError, OSError) as error:
+            problems.append(in_short(error, folder))
+            continue
+        if isinstance(content, dict):
+            found["" if place == folder else str(where)] = content
+        else:
+            kind = type(content).__name__
+            problems.append(f"{where / name} holds {kind}, and a table was expected")
     return found
 
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
+from metamirror.experiments.comparison.search import FOLDER as TRIALS
 from metamirror.files import write_atomically
 from metamirror.report.charts import marker_symbols
-from metamirror.report.collect import collect, document
+from metamirror.report.collect import Run, collect, documents
 from metamirror.report.convergence_figure import NAME as CONVERGENCE
 from metamirror.report.geometry_section import geometry_section
 from metamirror.report.markup import Markup, join, tag
 from metamirror.report.results_section import results_section
 from metamirror.report.runs_section import configurations_section, curves_section, runs_section
+from metamirror.report.search_section import search_section
 from metamirror.report.study_sections import convergence_section, cost_section
 from metamirror.report.stylesheet import stylesheet
 from metamirror.run_folder import CONFIG
@@ -30,34 +34,59 @@ def write_report(
     Runs that are unfinished or damaged are named in the page.
 
     Args:
-        folder: of the runs; table.json, convergence.json and cost.json in it are shown as well.
+        folder: of the runs; table.json, search.json, convergence.json and cost.json in it and
+            below it are shown as well.
         inspect_seconds: how long the learned geometries may be looked at; 0 for not at all.
         data_dir: where the data are, if not in the usual place.
     """
     runs = collect(folder)
     problems: list[str] = []
-    results, convergence, cost = (
-        document(folder, f"{name}.json", problems) for name in ("table", CONVERGENCE, "cost")
+    results, searches, convergence, cost = (
+        documents(folder, f"{name}.json", problems)
+        for name in ("table", "search", CONVERGENCE, "cost")
+    )
+    # The short runs of a search have served their purpose: its scores are told.
+    proper, trials = (
+        [run for run in runs if _is_trial(run, searches) is trial] for trial in (False, True)
     )
     # A comparison whose runs have all failed to start still has its table.
-    if not runs and results is None:
+    if not runs and not results:
         raise ValueError(
             f"{folder} holds no run: neither it nor a folder below it has a {CONFIG}; name a "
             f"folder that `metamirror train --out` or `compare --out` has written"
         )
     sections: dict[str, list[Markup]] = {
-        "Results": results_section(results) if results else [],
-        "Runs": runs_section(runs) if runs else [],
-        "Learning curves": curves_section(runs),
-        "Convergence": convergence_section(convergence) if convergence else [],
-        "Cost of a meta-iteration": cost_section(cost) if cost else [],
-        "Learned geometry": geometry_section(runs, inspect_seconds, data_dir),
-        "Configurations": configurations_section(runs),
+        "Results": _each(results, results_section),
+        "Search for step sizes": _each(searches, search_section),
+        "Runs": runs_section([*proper, *trials]) if runs else [],
+        "Learning curves": curves_section(proper),
+        "Convergence": _each(convergence, convergence_section),
+        "Cost of a meta-iteration": _each(cost, cost_section),
+        "Learned geometry": geometry_section(proper, inspect_seconds, data_dir),
+        "Configurations": configurations_section([*proper, *trials]),
     }
     page = _page(folder.resolve().name, {k: v for k, v in sections.items() if v}, problems)
     path = folder / PAGE
     write_atomically(path, page.encode())
     return path
+
+
+def _is_trial(run: Run, searches: Mapping[str, Any]) -> bool:
+    """Whether a run belongs to a search that tells its score."""
+    folder = Path(run.name).parent
+    comparison = "" if folder.parent == Path() else str(folder.parent)
+    return folder.name == TRIALS and comparison in searches
+
+
+def _each(
+    found: Mapping[str, dict[str, Any]], section: Callable[[dict[str, Any]], list[Markup]]
+) -> list[Markup]:
+    """A section for each document; those from folders below say from which."""
+    return [
+        part
+        for where, content in found.items()
+        for part in ([tag("h3", where)] if where else []) + section(content)
+    ]
 
 
 def _page(name: str, sections: dict[str, list[Markup]], problems: list[str]) -> str:

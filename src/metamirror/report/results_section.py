@@ -9,6 +9,7 @@ from metamirror.report.collect import MOST_WORDS, entries, mapping, number
 from metamirror.report.markup import Child, Markup, signed, tag
 from metamirror.report.markup import table as html_table
 from metamirror.report.styles import style_of
+from metamirror.report.tables import OF_THE_PAPER
 
 Row = dict[str, Any]
 
@@ -37,6 +38,8 @@ def results_section(found: dict[str, Any]) -> list[Markup]:
             tag("p", "What the geometry has to be better than.", class_="note"),
             _table(controls, shots, measure),
         ]
+    if any(row.get("published") for row in rows):
+        parts.append(tag("p", OF_THE_PAPER, class_="note"))
     return parts + _differences(rows, shots, measure)
 
 
@@ -64,8 +67,9 @@ def _table(rows: list[Row], shots: list[float], measure: str) -> Markup:
     head: list[Child] = ["method", "lower-level optimiser", "loss geometry"]
     for count in shots:
         head.append(f"{count:g}-shot")
-        head += [f"{count:g}-shot, as published"] if printed else []
-    head += ["seeds", "extra parameters", "time / MAML's"]
+        head += [f"{count:g}-shot in the paper"] if printed else []
+    of = [f"{count:g}-shot " if len(shots) > 1 else "" for count in shots]
+    head += ["seeds", "extra parameters", *(f"{words}time / MAML's" for words in of)]
     lines = []
     for method, by_shots in _by_method(rows).items():
         first = next(iter(by_shots.values()))
@@ -84,12 +88,17 @@ def _table(rows: list[Row], shots: list[float], measure: str) -> Markup:
             row = by_shots.get(count, {})
             cells.append(_figure(row, measure))
             cells += [tag("td", _text(row.get("published")), class_="number")] if printed else []
-        seeds = max(len(entries(row.get("seeds"))) for row in by_shots.values())
-        extra, time = number(first.get("extra_parameters")), number(first.get("relative_to_maml"))
+        # What was not trained has figures, but no seed.
+        seeds = max(
+            sum(seed.get("seed") is not None for seed in entries(row.get("seeds")))
+            for row in by_shots.values()
+        )
+        extra = number(first.get("extra_parameters"))
+        times = [number(by_shots.get(count, {}).get("relative_to_maml")) for count in shots]
         cells += [
             tag("td", seeds or "", class_="number"),
             tag("td", "" if extra is None else f"{extra:,.0f}", class_="number"),
-            tag("td", "" if time is None else f"{time:.2f}", class_="number"),
+            *(tag("td", "" if t is None else f"{t:.2f}", class_="number") for t in times),
         ]
         lines.append(cells)
     return html_table(head, lines)
@@ -111,7 +120,7 @@ def _figure(row: Row, measure: str) -> Markup:
     seeds = [
         f"seed {_text(seed.get('seed'))}: {score:.{digits}f}"
         for seed in entries(row.get("seeds"))
-        if (score := number(seed.get(measure))) is not None
+        if (score := number(seed.get(measure))) is not None and seed.get("seed") is not None
     ]
     return tag(
         "td", shown, tag("div", wrong) if wrong else None, class_="number", title="; ".join(seeds)

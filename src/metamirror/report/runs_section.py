@@ -21,7 +21,7 @@ MOST_CHANGED = 12
 def runs_section(runs: Sequence[Run]) -> list[Markup]:
     """A line for each run."""
     head = ["run", "method", "data", "shots", "seed", "state"]
-    scores = {"best validation": _validation, "test ± 95 %": _test}
+    scores = {"best validation": _validation, "test ± 95 %": _test, "s / iteration": _seconds}
     # A column without any entry would only take room.
     scores = {title: score for title, score in scores.items() if any(map(score, runs))}
     rows: list[list[Child]] = []
@@ -59,6 +59,10 @@ def _test(run: Run) -> str:
         return ""
     text = f"{value:.{digits}f}" + ("" if half is None else f" ± {half:.{digits}f}")
     return text if tasks is None else f"{text} ({tasks:,.0f} tasks)"
+
+
+def _seconds(run: Run) -> str:
+    return "" if run.seconds is None else f"{run.seconds:.3g}"
 
 
 def curves_section(runs: Sequence[Run]) -> list[Markup]:
