@@ -7,7 +7,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, fields, make_dataclass
+from dataclasses import asdict, fields, make_dataclass, replace
 from dataclasses import field as dataclass_field
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -77,6 +77,7 @@ def compare_from(base: RunConfig | None) -> Callable[..., None]:
         seeds: str = "3",
         lr: str | None = None,
         search: str | None = None,
+        search_geometry: str | None = None,
         search_iterations: int = 1_000,
         search_tasks: int = 200,
         recipes: Recipes = "common",
@@ -100,6 +101,8 @@ def compare_from(base: RunConfig | None) -> Callable[..., None]:
             seeds: how many, with exceptions by row, such as 1,maml=3,blockiaf=3.
             lr: inner step size, with exceptions by row, such as 0.05,maml=0.1.
             search: inner step sizes to choose from on validation tasks, such as 0.01,0.03,0.1.
+            search_geometry: with --search, outer rates to choose from as well for what is
+                learned beside the start, such as 0.001,0.0003.
             search_iterations: outer steps of each run of the search.
             search_tasks: validation tasks that choose.
             recipes: train all methods alike, or each as its authors did where that is known.
@@ -129,6 +132,15 @@ def compare_from(base: RunConfig | None) -> Callable[..., None]:
                 raise ValueError(f"lr is {lr} and search is {search}: give one of them")
             candidates = read_numbers("search", search, float)
             chosen = Search(candidates, search_iterations, search_tasks)
+        if search_geometry is not None:
+            given = wanted.base.geometry_lr
+            if chosen is None or given is not None:
+                raise ValueError(
+                    f"search_geometry is {search_geometry}, search {search} and geometry_lr "
+                    f"{given}: it goes with search, and in place of geometry_lr"
+                )
+            beside = read_numbers("search_geometry", search_geometry, float)
+            chosen = replace(chosen, geometry=beside)
         table = run_comparison(wanted, Place(out, device, data_dir), jobs=jobs, search=chosen)
         if json:
             print(to_json(table))

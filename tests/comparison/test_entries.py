@@ -9,7 +9,7 @@ import pytest
 
 from metamirror.config import RunConfig, difference, load_config
 from metamirror.experiments.comparison.entries import make_entries, read_methods, recipe
-from metamirror.experiments.comparison.grid import Cell, read_per_row
+from metamirror.experiments.comparison.grid import Cell, Rates, read_per_row
 from metamirror.experiments.comparison.search import best
 from metamirror.methods import METHODS
 
@@ -73,7 +73,9 @@ def test_values_for_some_rows():
 
 
 def test_the_best_step_size_is_the_best_score():
-    assert best([{"lr": 0.1, "accuracy": 50.0}, {"lr": 0.2, "accuracy": 60.0}]) == 0.2
-    assert best([{"lr": 0.1, "mse": 0.5}, {"lr": 0.2, "mse": 0.6}, {"lr": 3, "mse": None}]) == 0.1
-    assert best([{"lr": 0.1, "accuracy": 60.0}, {"lr": 0.2, "accuracy": 60.0}]) == 0.1
+    assert best([{"lr": 0.1, "accuracy": 50.0}, {"lr": 0.2, "accuracy": 60.0}]) == Rates(0.2)
+    assert best(
+        [{"lr": 0.1, "mse": 0.5}, {"lr": 0.2, "mse": 0.6}, {"lr": 3, "mse": None}]
+    ) == Rates(0.1)
+    assert best([{"lr": 0.1, "accuracy": 60.0}, {"lr": 0.2, "accuracy": 60.0}]) == Rates(0.1)
     assert best([{"lr": 0.1, "reason": "it diverged"}]) is None

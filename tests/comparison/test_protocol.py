@@ -67,7 +67,7 @@ def test_a_recipe_is_spelled_out():
 def test_the_step_sizes_that_a_search_chose_are_told():
     rows = [{"label": "maml", "shots": 1, "lr": 0.1}, {"label": "maml", "shots": 5, "lr": 0.03}]
     rows += [{"label": "ecml", "shots": 1, "lr": None}]
-    search = {"candidates": [0.1, 0.03], "tasks": 9, "iterations": 50, "rows": rows}
+    search = {"candidates": [0.1, 0.03], "tasks": 9, "iterations": 50, "geometry": [], "rows": rows}
     line = line_of(grid_of(["maml"]), search)
     assert (
         "from {0.1, 0.03} by 9 validation tasks after 50 iterations "

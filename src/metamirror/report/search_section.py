@@ -1,4 +1,4 @@
-"""How inner step sizes were chosen: every score of the search, from search.json."""
+"""How step sizes were chosen: every score of the search, from search.json."""
 
 from __future__ import annotations
 
@@ -9,25 +9,38 @@ from metamirror.report.markup import Child, Markup, table, tag
 
 
 def search_section(found: dict[str, Any]) -> list[Markup]:
-    """A line for each row and number of shots, a column for each step size; the chosen in bold."""
+    """A line for each row and number of shots, a column for each choice; the chosen in bold."""
     rows = entries(found.get("rows"))
     scores = [entries(row.get("scores")) for row in rows]
-    rates = list(dict.fromkeys(number(s.get("lr")) for own in scores for s in own))
+    rates = list(dict.fromkeys(_rates(score) for own in scores for score in own))
     lines: list[list[Child]] = []
     for row, own in zip(rows, scores, strict=True):
-        by_rate = {number(score.get("lr")): score for score in own}
-        chosen = number(row.get("lr"))
+        by_rate = {_rates(score): score for score in own}
+        chosen = _rates(row)
         name = [str(row.get("label")), tag("small", f"{row.get('shots')}-shot")]
         lines.append(
-            [name, *(_score(by_rate.get(rate, {}), rate == chosen) for rate in rates)],
+            [
+                name,
+                *(_score(by_rate[r], r == chosen) if r in by_rate else "" for r in rates),
+            ],
         )
-    head: list[Child] = ["method", *("?" if rate is None else f"α = {rate:g}" for rate in rates)]
+    head: list[Child] = ["method", *map(_title, rates)]
     tasks, iterations = (number(found.get(key)) for key in ("tasks", "iterations"))
     note = (
-        f"The inner step size of each row, chosen on {tasks or 0:,.0f} validation tasks after "
+        f"The step sizes of each row, chosen on {tasks or 0:,.0f} validation tasks after "
         f"{iterations or 0:,.0f} iterations; in bold what was taken. Test tasks are not touched."
     )
     return [tag("p", note, class_="note"), table(head, lines)]
+
+
+def _rates(found: dict[str, Any]) -> tuple[float | None, float | None]:
+    return number(found.get("lr")), number(found.get("geometry_lr"))
+
+
+def _title(rates: tuple[float | None, float | None]) -> str:
+    lr, beside = rates
+    inner = "?" if lr is None else f"α = {lr:g}"
+    return inner if beside is None else f"{inner}, geometry {beside:g}"
 
 
 def _score(score: dict[str, Any], chosen: bool) -> Markup:

@@ -13,7 +13,7 @@ from metamirror.data import ImageTasks
 from metamirror.experiments.comparison import search as searching
 from metamirror.experiments.comparison.board import Board
 from metamirror.experiments.comparison.entries import BASELINE
-from metamirror.experiments.comparison.grid import Cell, open_streams, refuse_others
+from metamirror.experiments.comparison.grid import Cell, Rates, open_streams, refuse_others
 from metamirror.experiments.comparison.jobs import (
     Job,
     Place,
@@ -141,7 +141,8 @@ def _do(title: str, jobs: Sequence[Job], pool: Pool) -> None:
 
 def _search(grid: Grid, search: Search, pool: Pool) -> dict[str, Any]:
     """Tries every step size for every row, and writes search.json."""
-    trials = searching.trials(grid.cells(), search)
+    extra = {entry.runs: grid.extra[entry.label] for entry in grid.entries}
+    trials = searching.trials(grid.cells(), search, extra)
     out = pool.place.out
     # Once a row is trained with a choice, a trial that failed is not tried again: it might win.
     open_still = [
@@ -158,9 +159,13 @@ def _search(grid: Grid, search: Search, pool: Pool) -> dict[str, Any]:
     return found
 
 
-def _chosen(found: Mapping[str, Any] | None) -> dict[tuple[str, int], float]:
+def _chosen(found: Mapping[str, Any] | None) -> dict[tuple[str, int], Rates]:
     rows = [] if found is None else found["rows"]
-    return {(r["label"], r["shots"]): r["lr"] for r in rows if r["lr"] is not None}
+    return {
+        (r["label"], r["shots"]): Rates(r["lr"], r["geometry_lr"])
+        for r in rows
+        if r["lr"] is not None
+    }
 
 
 def _without_step_size(

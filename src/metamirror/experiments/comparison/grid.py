@@ -58,6 +58,14 @@ def read_numbers(name: str, words: str, kind: type[Value]) -> tuple[Value, ...]:
 
 
 @dataclass(frozen=True)
+class Rates:
+    """The step sizes that a search may choose: the inner one, the outer one of the geometry."""
+
+    lr: float
+    geometry_lr: float | None = None
+
+
+@dataclass(frozen=True)
 class Cell:
     """One run of the grid: an ordinary run folder."""
 
@@ -87,16 +95,18 @@ def open_streams(
     }
 
 
-def cell_of(entry: Entry, base: RunConfig, *, shots: int, seed: int, lr: float, extra: int) -> Cell:
+def cell_of(
+    entry: Entry, base: RunConfig, *, shots: int, seed: int, rates: Rates, extra: int
+) -> Cell:
     """A run: the common settings, with what its row and its place in the grid decide."""
     config = replace(
         base,
         method=entry.method,
         shots=shots,
         seed=seed,
-        lr=lr,
+        lr=rates.lr,
         # A step size for nothing would be refused.
-        geometry_lr=base.geometry_lr if extra else None,
+        geometry_lr=(rates.geometry_lr or base.geometry_lr) if extra else None,
         **entry.outer,
     )
     config.check()

@@ -21,6 +21,7 @@ from metamirror.experiments.comparison.entries import (
 from metamirror.experiments.comparison.grid import (
     Cell,
     PerRow,
+    Rates,
     cell_of,
     read_per_row,
 )
@@ -105,7 +106,7 @@ class Grid:
     extra: Mapping[str, int]
     network: Mapping[str, Any]
 
-    def cells(self, found: Mapping[tuple[str, int], float] | None = None) -> list[Cell]:
+    def cells(self, found: Mapping[tuple[str, int], Rates] | None = None) -> list[Cell]:
         """Every run once, the first seed of all rows before the second of any.
 
         Args:
@@ -116,13 +117,13 @@ class Grid:
             for shots in self.wanted.shots:
                 for entry in self.entries:
                     if seed < self.seeds.of(entry.runs):
-                        lr = (found or {}).get((entry.runs, shots), self.lr.of(entry.runs))
+                        usual = Rates(self.lr.of(entry.runs))
                         cell = cell_of(
                             entry,
                             self.wanted.base,
                             shots=shots,
                             seed=seed,
-                            lr=lr,
+                            rates=(found or {}).get((entry.runs, shots), usual),
                             extra=self.extra[entry.label],
                         )
                         cells.setdefault(cell.name, cell)

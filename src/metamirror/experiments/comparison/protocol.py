@@ -37,6 +37,8 @@ def make_protocol(
     fields["shots"] = list(wanted.shots)
     fields["seeds"] = {entry.label: grid.seeds.of(entry.runs) for entry in grid.entries}
     fields["lr"] = {c.name: c.config.lr for c in cells if c.config.seed == 0}
+    if search is not None and search["geometry"]:
+        fields["geometry_lr"] = {c.name: c.config.geometry_lr for c in cells if c.config.seed == 0}
     fields["search"] = None if search is None else {k: v for k, v in search.items() if k != "rows"}
     fields["recipes"] = wanted.recipes
     fields["own_recipes"] = {e.label: dict(e.outer) for e in grid.entries if e.outer}
@@ -96,17 +98,30 @@ def _step_sizes(fields: Mapping[str, Any], grid: Grid, found: Sequence[Mapping[s
     search = fields["search"]
     if search is None:
         return f"inner step size {grid.lr}"
-    tried = ", ".join(f"{lr:g}" for lr in search["candidates"])
     several = len(fields["shots"]) > 1
     chosen = ", ".join(
-        " ".join([row["label"], *([f"{row['shots']}-shot"] if several else []), f"{row['lr']:g}"])
+        f"{row['label']} {row['shots']}-shot {_rates(row)}"
+        if several
+        else f"{row['label']} {_rates(row)}"
         for row in found
         if row["lr"] is not None
     )
+    beside = search["geometry"]
     return (
-        f"inner step size for each row from {{{tried}}} by {search['tasks']} validation tasks "
-        f"after {search['iterations']:,} iterations ({chosen})"
+        f"inner step size for each row from {_tried(search['candidates'])}"
+        + (f" and outer rate beside the start from {_tried(beside)}," if beside else "")
+        + f" by {search['tasks']} validation tasks after {search['iterations']:,} iterations"
+        f" ({chosen})"
     )
+
+
+def _tried(rates: Sequence[float]) -> str:
+    return "{" + ", ".join(f"{rate:g}" for rate in rates) + "}"
+
+
+def _rates(row: Mapping[str, Any]) -> str:
+    beside = row.get("geometry_lr")
+    return f"{row['lr']:g}" if beside is None else f"{row['lr']:g} and {beside:g}"
 
 
 def _outer(base: RunConfig) -> str:
