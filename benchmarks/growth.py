@@ -4,8 +4,7 @@
 
 One quantity varies at a time around a base: Omniglot's shape, 5-way 1-shot, 15 queries a class,
 conv4-64, K = 5, 4 tasks, two threads. K varies at 84x84 as well (2 tasks), with and without the
-memory mode (`recompute`). The points of a sweep take turns, each in a process of its own. A
-picture goes beside the file, as .svg.
+memory mode (`recompute`). The points of a sweep take turns, each in a process of its own.
 
 Two slopes are stated for each sweep: that of a straight line through the points (seconds or
 megabytes for one more step, shot, ...), and that of log against log (1 is proportional, 0 is flat).
@@ -131,6 +130,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path("results/growth.json"))
+    parser.add_argument("--picture", type=Path, default=Path("docs/growth.svg"))
     given = parser.parse_args()
     sweeps = {s.title: measure(s, given.rounds, given.threads) for s in SWEEPS}
     ranks = measure_ranks(given.rounds)
@@ -143,7 +143,7 @@ def main() -> None:
     }
     given.out.parent.mkdir(parents=True, exist_ok=True)
     write_json(given.out, found)
-    plot(found["sweeps"], given.out.with_suffix(".svg"))
+    plot(found["sweeps"], given.picture)
 
 
 if __name__ == "__main__":
