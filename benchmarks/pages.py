@@ -15,11 +15,12 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
+import convergence_table
 import playground_figures
 import speed_table
 import starts
 from metamirror.files import write_atomically
-from study import STUDY
+from study import CURVES, STUDY
 
 ROOT = Path(__file__).parents[1]
 Tables = Mapping[str, Callable[[Path], str]]
@@ -37,7 +38,10 @@ PAGES: Mapping[str, Tables] = {
     "docs/playground.md": {
         "results/playground.json: make results/playground.json": playground_figures.figures
     },
-    "docs/reproduce.md": {f"study {name}": partial(comparison, name) for name in STUDY},
+    "docs/reproduce.md": {
+        **{f"study {name}": partial(comparison, name) for name in STUDY},
+        **{f"convergence {name}": partial(convergence_table.table, name) for name in CURVES},
+    },
 }
 
 

@@ -5,7 +5,8 @@
     python benchmarks/study.py keep [NAME ..]           # copies what belongs under results/
 
 Runs go to runs/study/NAME. Kept are tables, the search, every run's configuration and learning
-curve, and the accuracy on every test task; not the weights.
+curve, and the accuracy on every test task; not the weights. Of one comparison the paper's
+convergence figure is drawn as well, which docs/ shows.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from glob import glob
 from pathlib import Path
 
 from metamirror.evaluate import read_tasks
@@ -24,53 +26,69 @@ from metamirror.files import read_json, write_atomically
 
 ROOT = Path(__file__).parents[1]
 RUNS, RESULTS = ROOT / "runs" / "study", ROOT / "results" / "study"
+FIGURE = ROOT / "docs" / "convergence.svg"
 
 EVERY = "maml,metasgd,blockiaf,gradnet,metacurvature,metakfo,warpgrad,mtnet,ecml"
 PICTURES = (
-    "--ways 5 --queries 15 --steps 5 --tasks-per-step 2 --optimizer adam --outer-lr 0.001 "
-    "--width 32 --validate-every 500 --val-tasks 200 --checkpoint-every 250 --test-tasks 1000 "
-    "--search-tasks 200 --jobs 2"
+    "--ways 5 --queries 15 --steps 5 --tasks-per-step 2 --width 32 --optimizer adam "
+    "--outer-lr 0.003 --schedule cosine --val-tasks 200 --checkpoint-every 200 --test-tasks 1000 "
+    "--search 0.1 --search-geometry 0.003,0.0005 --search-iterations 120 --search-tasks 150 "
+    "--jobs 2"
 )
-MINI = f"--data mini-imagenet --image-size 32 --iterations 2000 {PICTURES}"
+MINI = f"--data mini-imagenet --image-size 32 {PICTURES}"
 CURVE = (
-    "--data sinusoid --queries 15 --steps 1 --tasks-per-step 25 --iterations 5000 "
+    "--data sinusoid --queries 15 --steps 1 --tasks-per-step 25 --iterations 3000 "
     "--optimizer adam --outer-lr 0.001 --validate-every 1000 --val-tasks 200 "
-    "--checkpoint-every 1000 --test-tasks 1000 --search 0.01,0.03,0.1 --search-iterations 500 "
+    "--checkpoint-every 1000 --test-tasks 1000 --search 0.01,0.03,0.1 --search-iterations 300 "
     "--search-tasks 200 --seeds 1 --jobs 2"
 )
 STUDY = {
     "mini-imagenet-1shot": (
-        f"{MINI} --shots 1 --methods {EVERY},blockiaf:variant=released "
-        "--seeds 1,maml=3,metasgd=3,blockiaf=3,gradnet=3 --search 0.03,0.1 --search-iterations 300"
+        f"{MINI} --iterations 800 --validate-every 400 --shots 1 "
+        f"--methods {EVERY},blockiaf:variant=released "
+        "--seeds 1,maml=3,metasgd=3,blockiaf=3,gradnet=3"
     ),
     "omniglot-1shot": (
-        f"--data omniglot --image-size 28 --iterations 1500 {PICTURES} --shots 1 "
-        f"--methods {EVERY} --seeds 1 --search 0.1,0.4 --search-iterations 200"
+        f"--data omniglot --image-size 28 {PICTURES} --iterations 1500 --validate-every 500 "
+        f"--shots 1 --methods {EVERY} --seeds 1"
     ),
     "sinusoid-5shot": f"{CURVE} --shots 5 --methods {EVERY}",
     "sinusoid-10shot": f"{CURVE} --shots 10 --methods {EVERY}",
     "mini-imagenet-5shot": (
-        f"{MINI} --shots 5 --methods maml,metasgd,metacurvature,blockiaf,gradnet "
-        "--seeds 1 --search 0.03,0.1 --search-iterations 300"
+        f"{MINI} --iterations 600 --validate-every 300 --shots 5 "
+        "--methods maml,metasgd,metacurvature,blockiaf,gradnet --seeds 1"
     ),
 }
 
 
-def command(name: str) -> str:
+CURVES = {"mini-imagenet-1shot": ("maml", "metasgd", "blockiaf", "gradnet")}
+"""Whose convergence is drawn."""
+
+
+def commands(name: str) -> list[str]:
     """What a user would type."""
-    return f"metamirror compare {STUDY[name]} --out runs/study/{name}"
+    out = f"runs/study/{name}"
+    found = [f"metamirror compare {STUDY[name]} --out {out}"]
+    if name in CURVES:
+        runs = " ".join(f"{out}/cells/{method}-1shot-seed?" for method in CURVES[name])
+        found.append(f"metamirror convergence {runs} --tasks 1000 --out {out}/convergence")
+    return found
 
 
 def run(name: str) -> None:
-    words = [sys.executable, "-m", *shlex.split(command(name))]
-    subprocess.run(words, cwd=ROOT, check=True)
+    for command in commands(name):
+        words = [sys.executable, "-m"]
+        for word in shlex.split(command):
+            # As a shell does it.
+            words += sorted(glob(word, root_dir=ROOT)) if "?" in word else [word]
+        subprocess.run(words, cwd=ROOT, check=True)
 
 
-def keep(name: str, runs: Path = RUNS, results: Path = RESULTS) -> None:
+def keep(name: str, runs: Path = RUNS, results: Path = RESULTS, figure: Path = FIGURE) -> None:
     source, kept = runs / name, results / name
     shutil.rmtree(kept, ignore_errors=True)
     kept.mkdir(parents=True)
-    write_atomically(kept / "command.txt", f"{command(name)}\n".encode())
+    write_atomically(kept / "commands.txt", "".join(f"{c}\n" for c in commands(name)).encode())
     for file in ("table.md", "table.csv", "table.tex", "table.json", "search.json"):
         if (source / file).exists():
             shutil.copy(source / file, kept / file)
@@ -79,6 +97,10 @@ def keep(name: str, runs: Path = RUNS, results: Path = RESULTS) -> None:
         for file in ("config.json", "metrics.jsonl", "versions.json"):
             shutil.copy(cell / file, kept / "cells" / cell.name / file)
     write_atomically(kept / "test-tasks.csv", task_by_task(source).encode())
+    if name in CURVES:
+        for file in ("convergence.csv", "convergence.json"):
+            shutil.copy(source / "convergence" / file, kept / file)
+        shutil.copy(source / "convergence" / "convergence.svg", figure)
 
 
 def task_by_task(comparison: Path) -> str:
@@ -108,7 +130,7 @@ def main() -> None:
         parser.error(f"{', '.join(unknown)} is none of {', '.join(STUDY)}")
     for name in given.names or STUDY:
         if given.action == "list":
-            print(command(name))
+            print(*commands(name), sep="\n")
         elif given.action == "run":
             run(name)
         elif (RUNS / name / "table.json").exists():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import convergence_table
 from metamirror.files import write_json
 from pages import PAGES, ROOT, filled
 from speed_table import NOTHING, TABLES
@@ -41,6 +42,36 @@ def test_a_case_is_a_line_with_the_fastest_and_the_leanest_peer(tmp_path):
         "| case | torchopt | higher |",
         "| --- | ---: | ---: |",
         "| a case | 0.50 [0.48, 0.53] | 0.40 [0.39, 0.41] |",
+    ]
+
+
+def test_a_curve_is_a_line_with_its_losses_and_the_observations(tmp_path):
+    assert convergence_table.table("x", tmp_path) == NOTHING
+    reference = {
+        "label": "maml",
+        "seeds": [0, 1],
+        "points": [{"k": k, "support_loss": 2 / (k + 1)} for k in range(7)],
+        "initial_loss": {"difference": 0.0, "low": 0.0, "high": 0.0, "verdict": "reference"},
+        "initial_grad_norm": {"ratio": 1.0, "comparable": True},
+        "reference_loss": {"k": 5, "loss": 1 / 3, "reached_at": 5},
+    }
+    other = {
+        **reference,
+        "label": "gradnet",
+        "initial_loss": {"difference": -0.5, "low": -0.75, "high": -0.25, "verdict": "lower"},
+        "initial_grad_norm": {"ratio": 1.25, "comparable": True},
+        "reference_loss": {"k": 5, "loss": 1 / 3, "reached_at": None},
+    }
+    found = {"protocol": {"steps": 6}, "curves": [reference, other]}
+    (tmp_path / "study" / "x").mkdir(parents=True)
+    write_json(tmp_path / "study" / "x" / "convergence.json", found)
+    head, _, *lines = convergence_table.table("x", tmp_path).splitlines()
+    assert "loss, k = 5 |" in head
+    assert "k = 10" not in head
+    assert lines == [
+        "| `maml` (2 seeds) | 2.000 | 1.000 | 0.500 | 0.333 |  |  | 5 |",
+        "| `gradnet` (2 seeds) | 2.000 | 1.000 | 0.500 | 0.333 | lower: -0.50 [-0.75, -0.25] "
+        "| 1.25 | not by the last |",
     ]
 
 
