@@ -56,6 +56,13 @@ def test_an_evaluation_leaves_the_results_of_every_task(pictures: Path):
     assert (found["ways"], found["steps"], found["tasks"]) == (3, 4, 6)
 
 
+def test_the_last_step_alone_gives_the_same_result(pictures: Path):
+    every = evaluate_run(pictures, tasks=4)
+    (only,) = (last := evaluate_run(pictures, tasks=4, every_step=False))["by_step"]
+    assert (only["k"], only) == (every["steps"], every["by_step"][-1])
+    assert last["accuracy"] == every["accuracy"]
+
+
 def test_the_normalisation_can_be_changed_and_is_stated(pictures: Path, capsys):
     transductive, inductive = (
         evaluate_run(pictures, tasks=8, norm=norm) for norm in ("transductive", "inductive")

@@ -167,6 +167,7 @@ def evaluate_run(
     norm: Norm | None = None,
     queries: int | None = None,
     which: Literal["best", "last"] = "best",
+    every_step: bool = True,
     device: str = "auto",
     data_dir: Path | None = None,
 ) -> dict[str, object]:
@@ -182,6 +183,8 @@ def evaluate_run(
         norm: whose statistics normalise the query, if others than in training.
         queries: query examples a class, if others than in training.
         which: the learner with the best validation score, or the last one.
+        every_step: predict after each of the steps 0..K, or, in less than half the time, after the
+            last alone.
         device: auto, cpu, cuda or mps.
         data_dir: where the data are, if not in the usual place.
     """
@@ -201,9 +204,13 @@ def evaluate_run(
         if not ranks.agree(step or 0):
             raise ValueError(f"{run} is still being trained: evaluate it when it has ended")
         learner = learner.to(ranks.device)
-        results = evaluate_stream(learner, stream, tasks, steps=steps, every_step=True, ranks=ranks)
+        results = evaluate_stream(
+            learner, stream, tasks, steps=steps, every_step=every_step, ranks=ranks
+        )
         first = ranks.first
         ranks.part()
+    last = learner.steps if steps is None else steps
+    looked_at = range(last + 1) if every_step else (last,)
     found: dict[str, object] = {
         "method": config.method,
         "data": config.data,
@@ -211,7 +218,7 @@ def evaluate_run(
         "ways": None if results[0].accuracies is None else config.ways,
         "shots": config.shots,
         "queries": config.queries,
-        "steps": learner.steps if steps is None else steps,
+        "steps": last,
         "norm": learner.norm,
         "autocast": config.autocast,
         "tasks": tasks,
@@ -219,7 +226,7 @@ def evaluate_run(
         "which": which,
         "step": config.iterations if step is None else step,
         **summary(results),
-        "by_step": [{"k": k, **summary(results, point=k)} for k in range(len(results[0].losses))],
+        "by_step": [{"k": k, **summary(results, i)} for i, k in enumerate(looked_at)],
     }
     if first:
         if odd := sum(not math.isfinite(r.loss) for r in results):

@@ -60,8 +60,14 @@ def _train_and_judge(job: Job, place: Place) -> Record:
     train(config, run, resume=True, device=place.device, data_dir=place.data_dir, processes=None)
     if not job.tasks:
         return Record(asdict(job), found={})
+    # Of a table only the last step matters; `convergence` looks at the others.
     found = evaluate_run(
-        run, split=job.split, tasks=job.tasks, device=place.device, data_dir=place.data_dir
+        run,
+        split=job.split,
+        tasks=job.tasks,
+        every_step=False,
+        device=place.device,
+        data_dir=place.data_dir,
     )
     file = f"{job.folder}/{FOLDER}/{evaluation_name(found)}.jsonl"
     # What is said to be finished must be there: a full disk lets an evaluation go unwritten.
