@@ -44,7 +44,7 @@ CURVE = (
 )
 STUDY = {
     "mini-imagenet-1shot": (
-        f"{MINI} --iterations 800 --validate-every 400 --shots 1 "
+        f"{MINI} --iterations 600 --validate-every 300 --shots 1 "
         f"--methods {EVERY},blockiaf:variant=released "
         "--seeds 1,maml=3,metasgd=3,blockiaf=3,gradnet=3"
     ),

@@ -103,7 +103,6 @@ def test_its_first_python_is_six_lines_that_run_offline_in_ten_seconds(tmp_path)
     assert mm.FewShotClassifier.load(model).classes_.tolist() == list(LETTERS)
 
 
-@pytest.mark.xfail(reason="the shipped start was trained for 250 iterations only")
 def test_its_first_python_tells_most_letters_apart():
     clf = mm.FewShotClassifier("glyphs-blockiaf").fit(draw(LETTERS), list(LETTERS))
     assert clf.score(draw(LETTERS, seed=1), list(LETTERS)) >= 0.8

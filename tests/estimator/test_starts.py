@@ -44,8 +44,6 @@ def test_a_start_is_not_changed_by_those_who_use_it():
     assert all((after[n] == p).all() for n, p in before.items())
 
 
-# Strict: a start that reaches the bar makes this fail until the mark is taken away.
-@pytest.mark.xfail(reason="the shipped start was trained for 250 iterations only", strict=True)
 def test_five_letters_of_an_unknown_script_from_one_example_each():
     tasks = mm.tasks("glyphs", split="test", ways=5, shots=1, queries=15, batch=1)
     scores = []
