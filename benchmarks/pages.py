@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
+import method_table
 import playground_figures
 import speed_table
 import starts
@@ -32,6 +33,8 @@ def comparison(name: str, results: Path) -> str:
 
 
 PAGES: Mapping[str, Tables] = {
+    "README.md": {"results/sinusoid: make sinusoid": method_table.sinusoid},
+    "docs/choosing.md": {"methods": method_table.registry, "measured": method_table.measured},
     "docs/speed.md": speed_table.TABLES,
     "docs/adapting.md": {"results/starts.json: make starts": starts.table},
     "docs/playground.md": {
