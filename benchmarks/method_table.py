@@ -28,7 +28,13 @@ def registry(results: Path) -> str:
     with redirect_stdout(said):
         main(["methods", "--json"])
     rows = [
-        (f"`{r['method']}`", r["optimizer"], r["geometry"], r["paper"], f"{r['extra_parameters']:,}")
+        (
+            f"`{r['method']}`",
+            r["optimizer"],
+            r["geometry"],
+            r["paper"],
+            f"{r['extra_parameters']:,}",
+        )
         for r in json.loads(said.getvalue())
     ]
     columns = ("method", "lower-level optimiser", "loss geometry", "paper", "extra parameters")
@@ -52,7 +58,9 @@ def measured(results: Path) -> str:
     """Accuracy, cost and memory of every method, as far as they were measured."""
     columns: dict[str, dict[str, str]] = {"sinusoid, MSE": _sinusoid(results)}
     columns |= {title: _study(results, name) for title, name in STUDIES.items()}
-    columns["time / MAML"] = _cost(results, lambda r: with_interval(r["relative_to_maml"], *r["ci95"]))
+    columns["time / MAML"] = _cost(
+        results, lambda r: with_interval(r["relative_to_maml"], *r["ci95"])
+    )
     columns["peak MB"] = _cost(results, lambda r: f"{r['peak_mb']:.0f}")
     if not any(columns.values()):
         return NOTHING

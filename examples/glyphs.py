@@ -1,10 +1,10 @@
 # %% [markdown]
 # # Five letters that nobody has seen before
 #
-# A start that was meta-learned on letters of many scripts ships with the package. Here it meets five
-# letters of scripts that were kept apart, one example of each, and is asked about fifteen others.
-# The plot shows the task, the answers, and what every step of the adaptation brings. No training:
-# some ten seconds, most of them for drawing the letters at the first use.
+# A start that was meta-learned on letters of many scripts ships with the package. Here it meets
+# five letters of scripts that were kept apart, one example of each, and is asked about fifteen
+# others. The plot shows the task, the answers, and what every step of the adaptation brings. No
+# training: some ten seconds, most of them for drawing the letters at the first use.
 
 # %%
 import matplotlib.pyplot as plt

@@ -66,9 +66,7 @@ def test_the_wheel_is_pure_and_complete(wheel):
 def test_a_stranger_runs_the_quickstart(wheel, tmp_path):
     venv.create(tmp_path / "venv", with_pip=False)
     scripts = tmp_path / "venv" / "bin"
-    packages = Path(
-        sysconfig.get_path("purelib", "venv", {"base": str(tmp_path / "venv")})
-    )
+    packages = Path(sysconfig.get_path("purelib", "venv", {"base": str(tmp_path / "venv")}))
     (packages / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
     install = ("install", "--no-deps", "--no-index", "--prefix", str(tmp_path / "venv"))
     pip(scripts / "python", *install, "--ignore-installed", str(wheel))
@@ -81,9 +79,7 @@ def test_a_stranger_runs_the_quickstart(wheel, tmp_path):
     }
 
     def run(*words: str) -> str:
-        done = subprocess.run(
-            words, cwd=stranger, env=environment, capture_output=True, text=True
-        )
+        done = subprocess.run(words, cwd=stranger, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -98,4 +94,3 @@ def test_a_stranger_runs_the_quickstart(wheel, tmp_path):
     assert (stranger / "quickstart" / "report.html").is_file()
     # Nothing is left beside what was asked for.
     assert [path.name for path in stranger.iterdir()] == ["quickstart"]
-

@@ -20,10 +20,10 @@ def missing(page: str, package: griffe.Module) -> list[str]:
     """What is wrong with the page, a line each; `package` is `metamirror` as griffe reads it."""
     shown = SHOWN.findall(page)
     wrong = [f"{name} stands there twice" for name in sorted(set(shown)) if shown.count(name) > 1]
-    for module in PUBLIC:
-        for name in public_names(member(package, module)):
-            if f"{module}.{name}" not in shown:
-                wrong.append(f"{module}.{name} is public and not on the page")
+    promised = [
+        f"{module}.{name}" for module in PUBLIC for name in public_names(member(package, module))
+    ]
+    wrong += [f"{name} is public and not on the page" for name in promised if name not in shown]
     wrong += [f"{name} has no docstring" for name in shown if not member(package, name).docstring]
     return wrong
 

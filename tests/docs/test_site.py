@@ -69,8 +69,11 @@ def pages() -> list[str]:
     def files(entry):
         if isinstance(entry, str):
             return [entry]
-        return [file for part in (entry if isinstance(entry, list) else entry.values())
-                for file in files(part)]
+        return [
+            file
+            for part in (entry if isinstance(entry, list) else entry.values())
+            for file in files(part)
+        ]
 
     return files(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])
 
