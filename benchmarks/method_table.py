@@ -38,7 +38,7 @@ def registry(results: Path) -> str:
         for r in json.loads(said.getvalue())
     ]
     columns = ("method", "lower-level optimiser", "loss geometry", "paper", "extra parameters")
-    return markdown(columns, rows)
+    return markdown(columns, rows, words=4)
 
 
 def sinusoid(results: Path) -> str:
@@ -51,16 +51,15 @@ def sinusoid(results: Path) -> str:
         for key, method in METHODS.items()
         if key in found
     ]
-    return markdown(("method", "lower-level optimiser", "loss geometry", "test MSE"), rows)
+    columns = ("method", "lower-level optimiser", "loss geometry", "test MSE")
+    return markdown(columns, rows, words=3)
 
 
 def measured(results: Path) -> str:
     """Accuracy, cost and memory of every method, as far as they were measured."""
     columns: dict[str, dict[str, str]] = {"sinusoid, MSE": _sinusoid(results)}
     columns |= {title: _study(results, name) for title, name in STUDIES.items()}
-    columns["time / MAML"] = _cost(
-        results, lambda r: with_interval(r["relative_to_maml"], *r["ci95"])
-    )
+    columns["time / MAML"] = _cost(results, _ratio)
     columns["peak MB"] = _cost(results, lambda r: f"{r['peak_mb']:.0f}")
     if not any(columns.values()):
         return NOTHING
@@ -82,6 +81,12 @@ def _study(results: Path, name: str) -> dict[str, str]:
         return {}
     done = [row for row in read_json(file)["rows"] if row["status"] == "done"]
     return {row["method"]: f"{row['accuracy']:.1f} ± {row['ci95']:.1f}" for row in done}
+
+
+def _ratio(row: dict[str, Any]) -> str:
+    if row["method"] == "maml":
+        return "1"
+    return with_interval(row["relative_to_maml"], *row["ci95"])
 
 
 def _cost(results: Path, shown: Callable[[dict[str, Any]], str]) -> dict[str, str]:
