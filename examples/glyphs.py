@@ -62,7 +62,7 @@ for label in range(WAYS):
     said = [None, *answers[query.y == label].tolist()]
     for row, (picture, answer) in enumerate(zip(shown, said, strict=True)):
         cell = cells[row, label]
-        cell.imshow(picture[0], cmap="gray")
+        cell.imshow(picture[0].numpy(), cmap="gray")
         cell.set_xticks([])
         cell.set_yticks([])
         if answer is None:
@@ -79,7 +79,7 @@ for start, curve in curves.items():
     panel.plot(curve, marker="o", label=start)
 panel.axhline(100 / WAYS, color="grey", linestyle=":", label="guessing")
 panel.set(xlabel="inner step", ylabel=f"accuracy over {TASKS} tasks, %", ylim=(0, 100))
-panel.legend()
+panel.legend(loc="lower right")
 
 figure.savefig("glyphs.png", dpi=120)
 print("written: glyphs.png")

@@ -15,7 +15,7 @@ from PIL import Image, ImageDraw
 
 import metamirror as mm
 
-ITERATIONS, SIZE, WAYS = 60, 28, 3
+ITERATIONS, SIZE, WAYS = 40, 28, 3
 
 
 # %% [markdown]
