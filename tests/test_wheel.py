@@ -63,6 +63,7 @@ def test_the_wheel_is_pure_and_complete(wheel):
     }
 
 
+@pytest.mark.timeout(1200)  # of which a minute is the quickstart, on a machine that has time
 def test_a_stranger_runs_the_quickstart(wheel, tmp_path):
     venv.create(tmp_path / "venv", with_pip=False)
     scripts = tmp_path / "venv" / "bin"
