@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 PEERS := $(VENV)/.peers
 
-.PHONY: quickstart test lint types sinusoid starts speed clean
+.PHONY: quickstart test lint types docs wheel-test range sinusoid starts speed clean
 
 quickstart: $(INSTALLED)
 	$(BIN)/metamirror quickstart
@@ -19,6 +19,28 @@ lint: $(INSTALLED)
 
 types: $(INSTALLED)
 	$(BIN)/mypy
+
+# The site, into site/: a broken link, an undocumented public name or any warning is an error.
+docs: $(INSTALLED)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+# The wheel as a stranger gets it: into an empty environment, away from the repository.
+wheel-test:
+	rm -rf build && mkdir -p build/stranger
+	$(PYTHON) -m venv build/venv
+	build/venv/bin/python -m pip wheel --quiet --no-deps --wheel-dir build/dist .
+	build/venv/bin/python -m pip install --quiet --constraint constraints.txt build/dist/*.whl
+	cd build/stranger && ../venv/bin/metamirror --version && ../venv/bin/metamirror quickstart --minutes 1
+
+# One end of what pyproject.toml promises: make range PYTHON=python3.13 TORCH=2.15.0
+# The core's tests, with the versions that pip then chooses: not those of constraints.txt.
+TORCH ?= 2.6.0
+range:
+	$(PYTHON) -m venv build/range
+	build/range/bin/python -m pip install --quiet "torch==$(TORCH)" ".[export,playground]" \
+		hypothesis pytest pytest-timeout pytest-xdist scipy
+	build/range/bin/python -m pytest --ignore tests/docs tests/test_methods_table.py \
+		tests/test_meta_gradient.py tests/test_resume.py tests/mirror_maps tests/estimator/test_classifier.py
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -96,4 +118,4 @@ results/playground.json: benchmarks/playground_figures.py | $(INSTALLED)
 	$(BIN)/python benchmarks/pages.py --write
 
 clean:
-	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) build dist site src/*.egg-info .mypy_cache .ruff_cache .pytest_cache

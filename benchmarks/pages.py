@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 import convergence_table
+import method_table
 import playground_figures
 import speed_table
 import starts
@@ -33,6 +34,8 @@ def comparison(name: str, results: Path) -> str:
 
 
 PAGES: Mapping[str, Tables] = {
+    "README.md": {"results/sinusoid: make sinusoid": method_table.sinusoid},
+    "docs/choosing.md": {"methods": method_table.registry, "measured": method_table.measured},
     "docs/speed.md": speed_table.TABLES,
     "docs/adapting.md": {"results/starts.json: make starts": starts.table},
     "docs/playground.md": {

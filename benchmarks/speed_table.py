@@ -10,9 +10,10 @@ from metamirror.files import read_json
 NOTHING = "Not measured yet."
 
 
-def markdown(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+def markdown(columns: Iterable[str], rows: Iterable[Iterable[str]], words: int = 1) -> str:
+    """The first columns hold words, the others figures."""
     lines = [list(columns)]
-    lines += [["---", *["---:"] * (len(lines[0]) - 1)], *map(list, rows)]
+    lines += [["---"] * words + ["---:"] * (len(lines[0]) - words), *map(list, rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 

@@ -11,8 +11,8 @@ import torch
 from hypothesis import settings
 
 here = Path(__file__).parent
-benchmarks = here.parent / "benchmarks"
-helpers = [here, here / "mirror_maps", here / "data", here / "playground", benchmarks]
+beside = [here.parent / "benchmarks", here.parent / "tools"]
+helpers = [here, here / "mirror_maps", here / "data", here / "playground", *beside]
 sys.path[:0] = map(str, helpers)
 # Tests never touch a user's data. The processes of one run share a folder (the first one makes it,
 # the others inherit its environment), so that letters are drawn once.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import shutil
 import signal
 import subprocess
@@ -12,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 import metamirror as mm
 from metamirror.cli import main
@@ -74,6 +76,16 @@ def test_methods_are_a_table_for_people():
     for key, extra in EXTRA_PARAMETERS.items():
         assert key in done.stdout
         assert f"{extra:,}" in done.stdout
+
+
+def test_the_version_is_one_line(capsys):
+    assert main(["--version"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    assert captured.out == (
+        f"metamirror {mm.__version__} "
+        f"(Python {platform.python_version()}, torch {torch.__version__})\n"
+    )
 
 
 # train and evaluate

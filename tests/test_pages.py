@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 import convergence_table
+import method_table
 from metamirror.files import write_json
+from metamirror.methods import METHODS
 from pages import PAGES, ROOT, filled
 from speed_table import NOTHING, TABLES
 
@@ -100,3 +102,28 @@ def test_methods_are_ratios_and_maml_is_a_time(tmp_path):
         "| `maml` | 0 | 612 ms | 480 | 612 ms | 480 |",
         "| `gradnet` | 1,234 |  |  | 1.20 [1.10, 1.30] | 480 |",
     ]
+
+
+def cells(table):
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
+
+
+def test_methods_are_told_by_what_was_measured_of_each(tmp_path):
+    assert method_table.measured(tmp_path) == NOTHING
+    assert method_table.sinusoid(tmp_path) == NOTHING
+    for folder in ("sinusoid", "study/mini-imagenet-1shot"):
+        (tmp_path / folder).mkdir(parents=True)
+    write_json(tmp_path / "sinusoid" / "maml.json", {"mse": 0.4, "ci95": 0.04})
+    study = [
+        {"method": "maml", "status": "done", "accuracy": 48.23, "ci95": 0.91},
+        {"method": "metasgd", "status": "failed", "accuracy": None, "ci95": None},
+    ]
+    write_json(tmp_path / "study" / "mini-imagenet-1shot" / "table.json", {"rows": study})
+    cost = {"method": "gradnet", "relative_to_maml": 1.2, "ci95": [1.1, 1.3], "peak_mb": 512.6}
+    write_json(tmp_path / "cost-mini-imagenet-5shot.json", {"rows": [cost]})
+    rows = {row[0]: row[1:] for row in cells(method_table.measured(tmp_path))[2:]}
+    assert list(rows) == [f"`{method}`" for method in METHODS]
+    assert rows["`maml`"] == ["0.400 ± 0.040", "48.2 ± 0.9", "–", "–", "–", "–"]
+    assert rows["`metasgd`"] == ["–"] * 6
+    assert rows["`gradnet`"] == ["–", "–", "–", "–", "1.20 [1.10, 1.30]", "513"]
+    assert [row[-1] for row in cells(method_table.sinusoid(tmp_path))[2:]] == ["0.400 ± 0.040"]

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import io
 import os
+import platform
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -36,6 +37,7 @@ from metamirror.playground.command import playground
 from metamirror.report.geometry import describe_geometry, plot_geometry
 from metamirror.report_commands import REPORT_COMMANDS
 from metamirror.train import train as run_training
+from metamirror.version import __version__
 
 RunFolder = Annotated[Path, tyro.conf.Positional]
 DEFAULTS = RunConfig(method=tyro.MISSING)
@@ -235,6 +237,12 @@ def inspect(
     print(f"picture: {picture}")
 
 
+def version() -> None:
+    """Prints what a report of a mistake should begin with."""
+    python, found = platform.python_version(), torch.__version__
+    print(f"metamirror {__version__} (Python {python}, torch {found})")
+
+
 Command = Callable[..., None]
 
 
@@ -284,6 +292,8 @@ def parse(arguments: Sequence[str] | None) -> Callable[[], None]:
     """The command that the arguments ask for, ready to run."""
     complaint = io.StringIO()
     words = list(sys.argv[1:] if arguments is None else arguments)
+    if words == ["--version"]:
+        return version
     commands = COMMANDS
     if words[:1] == ["train"]:
         commands = {**COMMANDS, "train": train_from(base_settings(words))}
@@ -294,7 +304,7 @@ def parse(arguments: Sequence[str] | None) -> Callable[[], None]:
             command: Callable[[], None] = tyro.cli(
                 _choice(commands),
                 prog="metamirror",
-                description="Meta-learning with learned loss geometries.",
+                description="Meta-learning with learned loss geometries; --version says which one.",
                 args=words,
                 config=(tyro.conf.OmitSubcommandPrefixes,),
             )

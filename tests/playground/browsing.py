@@ -81,6 +81,11 @@ class Browser:
 
     def open(self, screen: Screen, dark: bool = False, still: bool = False) -> None:
         """The page as at first, on light or dark ground, with or without movement."""
+        self.look(self.url, screen, dark, still)
+        self.until(lambda: len(self.all(".card")) == 2)
+
+    def look(self, url: str, screen: Screen, dark: bool = False, still: bool = False) -> None:
+        """Any page, on such a screen."""
         self.pointer = screen.pointer
         metrics = {
             "width": screen.width,
@@ -97,8 +102,7 @@ class Browser:
         }
         features = [{"name": name, "value": value} for name, value in wishes.items()]
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
-        self.driver.get(self.url)
-        self.until(lambda: len(self.all(".card")) == 2)
+        self.driver.get(url)
 
     def one(self, selector: str) -> WebElement:
         return self.driver.find_element(By.CSS_SELECTOR, selector)

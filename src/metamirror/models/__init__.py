@@ -12,6 +12,7 @@ from metamirror.models.norm import BatchNorm, convert_batch_norm
 from metamirror.models.resnet12 import ResNet12
 
 MODELS: dict[str, type[nn.Module]] = {"conv4": Conv4, "resnet12": ResNet12, "mlp": MLP}
+"""Models by the names that `metamirror train --model` takes."""
 
 __all__ = [
     "MLP",

@@ -1,0 +1,95 @@
+"""The tables of methods in README and docs/choosing.md; `pages.py` puts them there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from metamirror.cli import main
+from metamirror.files import read_json
+from metamirror.methods import METHODS
+from speed_table import NOTHING, markdown, with_interval
+
+STUDIES = {
+    "miniImageNet, 1-shot": "mini-imagenet-1shot",
+    "miniImageNet, 5-shot": "mini-imagenet-5shot",
+    "Omniglot, 1-shot": "omniglot-1shot",
+}
+UNKNOWN = "–"
+
+
+def registry(results: Path) -> str:
+    """What `metamirror methods` says."""
+    said = StringIO()
+    with redirect_stdout(said):
+        main(["methods", "--json"])
+    rows = [
+        (
+            f"`{r['method']}`",
+            r["optimizer"],
+            r["geometry"],
+            r["paper"],
+            f"{r['extra_parameters']:,}",
+        )
+        for r in json.loads(said.getvalue())
+    ]
+    columns = ("method", "lower-level optimiser", "loss geometry", "paper", "extra parameters")
+    return markdown(columns, rows, words=4)
+
+
+def sinusoid(results: Path) -> str:
+    """The README's table: one figure for each method."""
+    found = _sinusoid(results)
+    if not found:
+        return NOTHING
+    rows = [
+        (f"`{key}`", method.optimizer, method.geometry, found[key])
+        for key, method in METHODS.items()
+        if key in found
+    ]
+    columns = ("method", "lower-level optimiser", "loss geometry", "test MSE")
+    return markdown(columns, rows, words=3)
+
+
+def measured(results: Path) -> str:
+    """Accuracy, cost and memory of every method, as far as they were measured."""
+    columns: dict[str, dict[str, str]] = {"sinusoid, MSE": _sinusoid(results)}
+    columns |= {title: _study(results, name) for title, name in STUDIES.items()}
+    columns["time / MAML"] = _cost(results, _ratio)
+    columns["peak MB"] = _cost(results, lambda r: f"{r['peak_mb']:.0f}")
+    if not any(columns.values()):
+        return NOTHING
+    rows = [
+        (f"`{method}`", *(found.get(method, UNKNOWN) for found in columns.values()))
+        for method in METHODS
+    ]
+    return markdown(("method", *columns), rows)
+
+
+def _sinusoid(results: Path) -> dict[str, str]:
+    files = {file.stem: read_json(file) for file in results.glob("sinusoid/*.json")}
+    return {name: f"{found['mse']:.3f} ± {found['ci95']:.3f}" for name, found in files.items()}
+
+
+def _study(results: Path, name: str) -> dict[str, str]:
+    file = results / "study" / name / "table.json"
+    if not file.exists():
+        return {}
+    done = [row for row in read_json(file)["rows"] if row["status"] == "done"]
+    return {row["method"]: f"{row['accuracy']:.1f} ± {row['ci95']:.1f}" for row in done}
+
+
+def _ratio(row: dict[str, Any]) -> str:
+    if row["method"] == "maml":
+        return "1"
+    return with_interval(row["relative_to_maml"], *row["ci95"])
+
+
+def _cost(results: Path, shown: Callable[[dict[str, Any]], str]) -> dict[str, str]:
+    file = results / "cost-mini-imagenet-5shot.json"
+    rows = read_json(file)["rows"] if file.exists() else []
+    return {row["method"]: shown(row) for row in rows}

@@ -1,0 +1,64 @@
+"""What README and docs show in Python runs, from the top of a page to its end."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+import metamirror as mm
+import test_methods_table as shared
+from metamirror.data.glyphs import draw
+from table import Row
+
+ROOT = Path(__file__).parents[2]
+LISTING = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+PAGES = {
+    page.name: listings
+    for page in sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+    if (listings := LISTING.findall(page.read_text()))
+}
+
+
+def run(page: str) -> dict[str, object]:
+    names: dict[str, object] = {"__name__": "__main__"}
+    for listing in PAGES[page]:
+        exec(compile(listing, page, "exec"), names)
+    return names
+
+
+@pytest.fixture(autouse=True)
+def _readers_machine(tmp_path, monkeypatch):
+    """Pages speak of files that their reader has, leave others behind, and add methods."""
+    monkeypatch.chdir(tmp_path)
+    for i, name in enumerate(("cat1", "cat2", "dog1", "dog2", "new1")):
+        Image.fromarray(draw("cd"["dog" in name], seed=i)[0]).save(f"{name}.png")
+    before = set(mm.METHODS)
+    yield
+    for added in set(mm.METHODS) - before:
+        del mm.METHODS[added]
+
+
+def test_the_pages_that_teach_have_listings():
+    wanted = {"index.md", "how-it-works.md", "model.md", "geometry.md", "gotchas.md", "deploy.md"}
+    assert wanted <= set(PAGES)
+
+
+# The README's have a test of their own.
+@pytest.mark.parametrize("page", sorted(set(PAGES) - {"README.md", "geometry.md"}))
+def test_the_listings_of_a_page_run(page):
+    run(page)
+
+
+def test_the_worked_example_is_a_method_like_the_others(tmp_path):
+    assert isinstance(run("geometry.md")["g"], mm.mirror_maps.MirrorMap)
+    row = Row("stretch")
+    for network in shared.NETWORKS:
+        shared.test_meta_gradient_equals_finite_differences(row, network)
+        shared.test_start_follows_the_path_of_gradient_descent(row, network)
+        shared.test_runs_on_the_meta_device(row, network)
+    shared.test_loop_and_vmap_give_the_same_meta_gradient(row)
+    shared.test_every_meta_parameter_learns_within_two_outer_steps(row)
+    shared.test_save_and_load_restore_it_bit_for_bit(row, tmp_path)

@@ -1,0 +1,130 @@
+"""The site: built strictly, complete, and as it looks in a browser."""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+import sys
+import threading
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import griffe
+import pytest
+import yaml
+from browsing import DESK, PHONE, chromium
+
+import site_api
+import site_math
+import site_offline
+
+ROOT = Path(__file__).parents[2]
+WIDEST = ["index.md", "choosing.md", "theory.md", "api.md"]
+PICTURES = os.environ.get("METAMIRROR_SCREENSHOTS")
+
+
+@pytest.fixture(scope="module")
+def package() -> griffe.Module:
+    return site_api.read_package(ROOT / "src")
+
+
+def test_every_public_name_is_on_the_page_and_documented(package):
+    assert site_api.missing((ROOT / "docs" / site_api.PAGE).read_text(), package) == []
+
+
+def test_a_name_that_is_missing_or_says_nothing_is_found(package, tmp_path):
+    page = (ROOT / "docs" / site_api.PAGE).read_text()
+    without = page.replace("::: metamirror.save\n", "")
+    assert site_api.missing(without, package) == ["metamirror.save is public and not on the page"]
+    folder = tmp_path / "metamirror"
+    folder.mkdir()
+    (folder / "__init__.py").write_text('"""A."""\n\ndef quiet(): ...\n\n__all__ = ["quiet"]\n')
+    for module in ("mirror_maps", "models", "priors"):
+        (folder / f"{module}.py").write_text('"""B."""\n')
+    small = site_api.read_package(tmp_path)
+    assert site_api.missing("::: metamirror.quiet", small) == ["metamirror.quiet has no docstring"]
+
+
+def test_formulas_need_no_script():
+    page = site_math.with_mathml(r'<div class="arithmatex">\[\phi \preceq \nabla h\]</div>')
+    assert "<math" in page
+    assert "<script" not in page
+    assert "&#x02207;" in page  # nabla
+
+
+def test_what_would_be_loaded_from_elsewhere_is_found():
+    assert site_offline.loads('<script src="https://example.org/a.js">')
+    assert site_offline.loads("<img src=//example.org/a.png>")
+    assert site_offline.loads('<link rel="stylesheet" href="https://example.org/a.css">')
+    assert not site_offline.loads('<img src="a.png"><a href="https://example.org">')
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+
+def pages() -> list[str]:
+    """The nav's files, in order."""
+
+    def files(entry):
+        if isinstance(entry, str):
+            return [entry]
+        return [
+            file
+            for part in (entry if isinstance(entry, list) else entry.values())
+            for file in files(part)
+        ]
+
+    return files(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Path:
+    """What `make docs` builds."""
+    folder = tmp_path_factory.mktemp("docs") / "site"
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-d", str(folder)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def test_all_pages_are_built(site):
+    for page in pages():
+        assert (site / page).with_suffix(".html").is_file()
+    shown = (site / "api.html").read_text()
+    assert 'id="metamirror.make_learner"' in shown
+    assert 'id="metamirror.mirror_maps.certify"' in shown
+    assert "<blockquote>" not in shown  # doctests are listings
+    assert "<math" in (site / "theory.html").read_text()
+
+
+def test_pages_fit_their_screen_and_ask_nothing_of_other_machines(site):
+    handler = functools.partial(_Quiet, directory=str(site))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_port}"
+    try:
+        with chromium(url) as browser:
+            for screen, dark in ((DESK, False), (DESK, True), (PHONE, False), (PHONE, True)):
+                for page in pages() if PICTURES else WIDEST if screen is PHONE else ["index.md"]:
+                    look_at(browser, f"{url}/{Path(page).with_suffix('.html')}", screen, dark)
+            assert browser.complaints() == []
+            asked = browser.requests()
+            assert asked
+            assert [address for address in asked if not address.startswith((url, "data:"))] == []
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def look_at(browser, address, screen, dark):
+    browser.look(address, screen, dark, still=True)
+    assert browser.one("article h1").text
+    assert browser.run("return document.documentElement.scrollWidth <= innerWidth"), address
+    scheme = browser.one("body").get_attribute("data-md-color-scheme")
+    assert scheme == ("slate" if dark else "default")
+    if PICTURES:
+        name = f"{Path(address).stem}-{screen.name}{'-dark' * dark}.png"
+        browser.picture(Path(PICTURES) / name)
