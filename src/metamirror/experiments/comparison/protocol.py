@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
@@ -68,8 +69,10 @@ def line(
     words.append(_step_sizes(fields, grid, found))
     words.append(f"{base.iterations:,} iterations of {base.tasks_per_step} tasks")
     words.append(_outer(base))
+    recipes: dict[str, list[str]] = {}
     for label, outer in fields["own_recipes"].items():
-        words.append(f"{label} as its authors did: {_outer(replace(base, **outer))}")
+        recipes.setdefault(_outer(replace(base, **outer)), []).append(label)
+    words += [f"for {' and '.join(labels)} {outer}" for outer, labels in recipes.items()]
     if base.augment != "none":
         words.append(f"augmented by {base.augment}")
     if base.prior:
@@ -97,16 +100,24 @@ def _step_sizes(fields: Mapping[str, Any], grid: Grid, found: Sequence[Mapping[s
     if search is None:
         return f"inner step size {grid.lr}"
     tried = ", ".join(f"{lr:g}" for lr in search["candidates"])
-    several = len(fields["shots"]) > 1
-    chosen = ", ".join(
-        " ".join([row["label"], *([f"{row['shots']}-shot"] if several else []), f"{row['lr']:g}"])
-        for row in found
-        if row["lr"] is not None
-    )
     return (
         f"inner step size for each row from {{{tried}}} by {search['tasks']} validation tasks "
-        f"after {search['iterations']:,} iterations ({chosen})"
+        f"after {search['iterations']:,} iterations{_chosen(found, len(fields['shots']) > 1)}"
     )
+
+
+def _chosen(found: Sequence[Mapping[str, Any]], several: bool) -> str:
+    """What most rows have, and the others by name."""
+    known = [row for row in found if row["lr"] is not None]
+    if not known:
+        return ""
+    (common, _), *_ = Counter(row["lr"] for row in known).most_common(1)
+    apart = [
+        " ".join([row["label"], *([f"{row['shots']}-shot"] if several else []), f"{row['lr']:g}"])
+        for row in known
+        if row["lr"] != common
+    ]
+    return f" ({', '.join([f'{common:g}', *apart])})"
 
 
 def _outer(base: RunConfig) -> str:
