@@ -12,6 +12,7 @@ from metamirror.cli import main
 from metamirror.experiment_commands import commands_after, program
 from metamirror.experiments import quickstart
 from metamirror.methods import METHODS
+from metamirror.report import page
 
 
 def test_all_methods_stand_in_one_table(tmp_path: Path, capsys, monkeypatch):
@@ -19,6 +20,13 @@ def test_all_methods_stand_in_one_table(tmp_path: Path, capsys, monkeypatch):
     small = replace(quickstart.BASE, width=4, image_size=16, steps=1, vectorize=False)
     monkeypatch.setattr(quickstart, "BASE", small)
     monkeypatch.setattr(quickstart, "FEWEST_TASKS", 3)
+    asked = []
+
+    def write_report(folder: Path, **options) -> Path:
+        asked.append(options)
+        return page.write_report(folder, **options)
+
+    monkeypatch.setattr(quickstart, "write_page", write_report)
     out = tmp_path / "quickstart"
     assert main(["quickstart", "--minutes", "0.01", "--out", str(out)]) == 0
     shown = capsys.readouterr().out
@@ -36,6 +44,8 @@ def test_all_methods_stand_in_one_table(tmp_path: Path, capsys, monkeypatch):
     twin, own = rows["metasgd-as-blockiaf"], rows["metasgd"]
     assert (twin["accuracy"], twin["seeds"]) == (own["accuracy"], own["seeds"])
     assert (out / "report.html").is_file()
+    # The time is up, and geometries are looked at no longer than was set aside.
+    assert asked == [{"inspect_seconds": quickstart.SECONDS_AT_THE_END}]
     assert len([line for line in shown.splitlines() if line.startswith(f"  {program()} ")]) == 3
 
     capsys.readouterr()

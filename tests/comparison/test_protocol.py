@@ -60,18 +60,17 @@ def test_beside_other_tasks_they_would_mislead(settings):
 
 def test_a_recipe_is_spelled_out():
     line = line_of(grid_of(["maml", "blockiaf"], recipes="authors", iterations=3_000))
-    assert "Adam, outer rate 0.001; blockiaf as its authors did: SGD, outer rate 0.001" in line
-    assert "Nesterov 0.9, weight decay 0.0001, times 0.1 every 1,000" in line
+    assert "Adam, outer rate 0.001; for blockiaf SGD, outer rate 0.001, Nesterov 0.9" in line
+    assert "weight decay 0.0001, times 0.1 every 1,000;" in line
 
 
 def test_the_step_sizes_that_a_search_chose_are_told():
-    rows = [{"label": "maml", "shots": 1, "lr": 0.1}, {"label": "maml", "shots": 5, "lr": 0.03}]
-    rows += [{"label": "ecml", "shots": 1, "lr": None}]
+    chosen = [("maml", 1, 0.1), ("maml", 5, 0.03), ("ecml", 1, None), ("anil", 1, 0.1)]
+    rows = [{"label": label, "shots": shots, "lr": lr} for label, shots, lr in chosen]
     search = {"candidates": [0.1, 0.03], "tasks": 9, "iterations": 50, "geometry": [], "rows": rows}
     line = line_of(grid_of(["maml"]), search)
     assert (
-        "from {0.1, 0.03} by 9 validation tasks after 50 iterations "
-        "(maml 1-shot 0.1, maml 5-shot 0.03);"
+        "from {0.1, 0.03} by 9 validation tasks after 50 iterations (0.1, maml 5-shot 0.03);"
     ) in line
 
 
@@ -80,5 +79,4 @@ def test_precision_and_skipped_steps_decide_numbers_too():
     assert "autocast" not in usual
     assert "skipped" not in usual
     line = line_of(grid_of(["maml"], autocast="bf16", dtype="float64", on_nonfinite="skip"))
-    for words in ("; bf16 autocast; float64; steps that are not finite are skipped;",):
-        assert words in line
+    assert "; bf16 autocast; float64; steps that are not finite are skipped;" in line

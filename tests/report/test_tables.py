@@ -99,6 +99,9 @@ def test_figures_of_the_paper_come_with_what_they_are():
     assert tables.OF_THE_PAPER in notes(row("maml", 50.0, published="48.70 ± 1.84"))
 
 
+RUNS = {"maml": (0, 1), "ecml": (0,)}
+
+
 def test_how_many_seeds_each_row_has_is_told_where_they_differ():
     maml, ecml = row("maml", 50.0, seeds=seeds(0, 1)), row("ecml", 50.0, seeds=seeds(0))
     pixels = row("pixels", 50.0, seeds=seeds(None))
@@ -106,7 +109,9 @@ def test_how_many_seeds_each_row_has_is_told_where_they_differ():
     assert "over tasks and seeds (over tasks where a row has one seed)" in first
     assert "Seeds: maml 2, ecml 1." in others
     first, *others = notes(maml, row("maml", 50.0, shots=5, seeds=seeds(0)))
-    assert "Seeds: maml 1-shot 2, maml 5-shot 1." in others
+    assert "Seeds: maml 2 (1-shot) and 1 (5-shot)." in others
+    both = [row(m, 50.0, shots=k, seeds=seeds(*own)) for m, own in RUNS.items() for k in (1, 5)]
+    assert "Seeds: maml 2, ecml 1." in notes(*both)
     for same in ([ecml, pixels], [maml, pixels]):
         assert not [note for note in notes(*same) if "Seeds:" in note or "one seed" in note]
 

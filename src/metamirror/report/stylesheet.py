@@ -25,7 +25,7 @@ p { margin: .4rem 0; max-width: 60rem; }
 a { color: var(--link); }
 nav ul, .legend { list-style: none; display: flex; flex-wrap: wrap; gap: .2rem 1.1rem;
   padding: 0; margin: .6rem 0; font-size: .875rem; }
-.legend li { display: flex; align-items: center; gap: .4rem; }
+.legend li { display: flex; align-items: center; gap: .4rem; } .legend svg { flex: none; }
 .note, .protocol { color: var(--soft); font-size: .875rem; }
 .protocol { border-left: 3px solid var(--rule); padding-left: .7rem; }
 .problem { color: var(--bad); font-size: .875rem; }

@@ -139,12 +139,11 @@ OF_THE_PAPER = (
 
 
 def _notes(rows: Sequence[Row]) -> list[str]:
-    counts = {
-        (row["method"], row["shots"]): len(row["seeds"])
-        for row in rows
-        if any(s["seed"] is not None for s in row["seeds"])
-    }
-    seeds = set(counts.values())
+    counts: dict[str, dict[int, int]] = {}
+    for row in rows:
+        if any(s["seed"] is not None for s in row["seeds"]):
+            counts.setdefault(row["method"], {})[row["shots"]] = len(row["seeds"])
+    seeds = {count for own in counts.values() for count in own.values()}
     over = "over tasks" if seeds <= {1} else "over tasks and seeds"
     over += " (over tasks where a row has one seed)" if 1 in seeds and len(seeds) > 1 else ""
     notes = [
@@ -155,8 +154,7 @@ def _notes(rows: Sequence[Row]) -> list[str]:
     if any(row["published"] for row in rows):
         notes.append(OF_THE_PAPER)
     if len(seeds) > 1:
-        several = len({shots for _, shots in counts}) > 1
-        told = (f"{m} {f'{k}-shot ' if several else ''}{n}" for (m, k), n in counts.items())
+        told = (f"{method} {_by_shots(own)}" for method, own in counts.items())
         notes.append(f"Seeds: {', '.join(told)}.")
     for row in rows:
         where = f"{row['title']}, {row['shots']}-shot"
@@ -165,6 +163,12 @@ def _notes(rows: Sequence[Row]) -> list[str]:
             notes.append(f"{mark}{where} ({row['status']}): {row['reason']}")
     said = {row["title"]: row["note"] for row in rows if row.get("note")}
     return notes + [f"{title}: {note}." for title, note in said.items()]
+
+
+def _by_shots(counts: Mapping[int, int]) -> str:
+    if len(set(counts.values())) == 1:
+        return str(next(iter(counts.values())))
+    return " and ".join(f"{count} ({shots}-shot)" for shots, count in counts.items())
 
 
 def markdown(table: Mapping[str, Any]) -> str:

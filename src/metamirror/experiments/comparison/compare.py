@@ -86,7 +86,7 @@ def compare(
             raise
         table = make_table(place.out, protocol, rows)
         write_tables(place.out, table)
-        write_page(place.out, place.data_dir)
+        write_page(place.out, data_dir=place.data_dir)
         for name, record in failures(place.out, jobs_of(rows)).items():
             warn(f"{name} failed: {record.reason}; the same command tries it again")
     return table
@@ -103,12 +103,12 @@ def write_tables(out: Path, table: Mapping[str, Any]) -> None:
         write_atomically(out / name, text.encode())
 
 
-def write_page(out: Path, data_dir: Path | None = None) -> None:
-    """report.html, over everything in the folder."""
+def write_page(out: Path, **options: Any) -> None:
+    """report.html, over everything in the folder; options are those of `write_report`."""
     # Plots are made with much that nothing else here needs.
     from metamirror.report.page import write_report
 
-    write_report(out, data_dir=data_dir)
+    write_report(out, **options)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
@@ -70,8 +71,10 @@ def line(
     words.append(_step_sizes(fields, grid, found))
     words.append(f"{base.iterations:,} iterations of {base.tasks_per_step} tasks")
     words.append(_outer(base))
+    recipes: dict[str, list[str]] = {}
     for label, outer in fields["own_recipes"].items():
-        words.append(f"{label} as its authors did: {_outer(replace(base, **outer))}")
+        recipes.setdefault(_outer(replace(base, **outer)), []).append(label)
+    words += [f"for {' and '.join(labels)} {outer}" for outer, labels in recipes.items()]
     if base.augment != "none":
         words.append(f"augmented by {base.augment}")
     if base.prior:
@@ -98,25 +101,31 @@ def _step_sizes(fields: Mapping[str, Any], grid: Grid, found: Sequence[Mapping[s
     search = fields["search"]
     if search is None:
         return f"inner step size {grid.lr}"
-    several = len(fields["shots"]) > 1
-    chosen = ", ".join(
-        f"{row['label']} {row['shots']}-shot {_rates(row)}"
-        if several
-        else f"{row['label']} {_rates(row)}"
-        for row in found
-        if row["lr"] is not None
-    )
     beside = search["geometry"]
     return (
         f"inner step size for each row from {_tried(search['candidates'])}"
         + (f" and outer rate beside the start from {_tried(beside)}," if beside else "")
         + f" by {search['tasks']} validation tasks after {search['iterations']:,} iterations"
-        f" ({chosen})"
+        + _chosen(found, len(fields["shots"]) > 1)
     )
 
 
 def _tried(rates: Sequence[float]) -> str:
     return "{" + ", ".join(f"{rate:g}" for rate in rates) + "}"
+
+
+def _chosen(found: Sequence[Mapping[str, Any]], several: bool) -> str:
+    """What most rows have, and the others by name."""
+    known = [(row, _rates(row)) for row in found if row["lr"] is not None]
+    if not known:
+        return ""
+    (common, _), *_ = Counter(rates for _, rates in known).most_common(1)
+    apart = [
+        " ".join([row["label"], *([f"{row['shots']}-shot"] if several else []), rates])
+        for row, rates in known
+        if rates != common
+    ]
+    return f" ({', '.join([common, *apart])})"
 
 
 def _rates(row: Mapping[str, Any]) -> str:
