@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
+from numbers import Real
 
 import torch
 
@@ -34,7 +35,8 @@ class Adaptation:
     def __post_init__(self) -> None:
         if not isinstance(self.early_stopping, bool):
             raise ValueError(f"early_stopping is {self.early_stopping!r}; give True or False")
-        if isinstance(self.tol, bool) or not 0 <= self.tol < 1:
+        number = isinstance(self.tol, Real) and not isinstance(self.tol, bool)
+        if not number or not 0 <= self.tol < 1:
             raise ValueError(f"tol is {self.tol!r}; a share of the loss, at least 0 and below 1")
 
 
