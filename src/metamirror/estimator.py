@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from metamirror.fewshot.adapting import adapt
 from metamirror.fewshot.base import FewShotEstimator, Reader, read
 from metamirror.fewshot.calibration import calibrated_temperature
+from metamirror.fewshot.habits import check_flag
 from metamirror.fewshot.labels import FirstOutputs, as_labels, check_count, classes_of
 from metamirror.fewshot.start import Start
 from metamirror.fewshot.targets import as_targets
@@ -82,6 +83,8 @@ class FewShotClassifier(FewShotEstimator):
         self.device = device
         self.random_state = random_state
 
+    # Programs that only predict switch gradients off for good; adapting needs them.
+    @torch.inference_mode(False)
     def fit(self, X: Any, y: Any) -> Self:
         """Adapts the start to examples and their labels.
 
@@ -96,6 +99,7 @@ class FewShotClassifier(FewShotEstimator):
         self._note_features(X)
         return self
 
+    @torch.inference_mode(False)
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:
         """Adds examples to those there are, and adapts to all of them, again from the start.
 
@@ -143,8 +147,7 @@ class FewShotClassifier(FewShotEstimator):
 
     def _fit(self, learner: Learner, reader: Reader, x: torch.Tensor, labels: list[Any]) -> None:
         """Adapts, and only then forgets what was there before."""
-        if not isinstance(self.calibrate, bool):
-            raise ValueError(f"calibrate is {self.calibrate!r}; give True or False")
+        check_flag("calibrate", self.calibrate)
         classes = classes_of(labels)
         check_count(classes, learner.outputs(x))
         place = {label: i for i, label in enumerate(classes.tolist())}
@@ -215,6 +218,7 @@ class FewShotRegressor(FewShotEstimator):
         self.device = device
         self.random_state = random_state
 
+    @torch.inference_mode(False)
     def fit(self, X: Any, y: Any) -> Self:
         """Adapts the start to examples and their values.
 
@@ -229,6 +233,7 @@ class FewShotRegressor(FewShotEstimator):
         self._note_features(X)
         return self
 
+    @torch.inference_mode(False)
     def partial_fit(self, X: Any, y: Any) -> Self:
         """Adds examples to those there are, and adapts to all of them, again from the start."""
         if not hasattr(self, "adapted_"):

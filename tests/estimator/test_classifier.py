@@ -180,6 +180,15 @@ def test_parameters_that_are_set_count_at_the_next_fit(tmp_path):
     torch.testing.assert_close(clf.support_.x, 1 - again.support_.x)
 
 
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_it_adapts_where_gradients_are_switched_off(mode):
+    pictures, labels = stripes(classes=3, each=2)
+    expected = fitted().partial_fit(pictures, labels).predict_proba(pictures)
+    with mode():
+        found = fitted().partial_fit(torch.from_numpy(pictures), labels).predict_proba(pictures)
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_several_threads_may_ask_and_save_one_model(tmp_path):
     clf = fitted(steps=20)
     pictures, _ = stripes(classes=3, each=4, seed=1)

@@ -59,7 +59,7 @@ class AdaptedModule(nn.Module):
             for use, pair in enumerate(uses):
                 for part, value in zip(("mean", "var"), pair, strict=True):
                     self.register_buffer(_buffer(names[norm], use, part), value.cpu().clone())
-        self.invert = getattr(estimator.reader_, "invert", False)
+        self.invert = bool(getattr(estimator.reader_, "invert", False))
         classes = getattr(estimator, "classes_", None)
         self.classes = None if classes is None else len(classes)
         self.temperature = float(getattr(estimator, "temperature_", 1.0))

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from metamirror.data.reading.packed import LIMIT, bounded
 from metamirror.data.reading.pictures import decode, fit, pixels_of
+from metamirror.fewshot.habits import check_flag
 from metamirror.fewshot.ink import drawn_on
 
 ROUNDING = 1e-6
@@ -44,8 +45,7 @@ class Pictures:
 
     def __post_init__(self) -> None:
         for name in ("invert", "ink"):
-            if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"{name} is {getattr(self, name)!r}; give True or False")
+            check_flag(name, getattr(self, name))
         if self.ink and self.invert:
             raise ValueError("ink finds out by itself what is dark and what is light: no invert")
         if self.ink and self.channels != 1:
