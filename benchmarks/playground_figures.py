@@ -82,7 +82,7 @@ def accuracy(choice: Choice, data: str, tasks: int, prepared: bool) -> dict[str,
         pixels = (255 * x[0]).round().byte().permute(0, 2, 3, 1).numpy()
         if not prepared:
             return pixels
-        return np.stack([prepare(Pixels(p), choice.channels, choice.size) for p in pixels])
+        return np.stack([prepare(Pixels(p), choice.channels, choice.size, True) for p in pixels])
 
     shares = []
     for step in range(tasks):

@@ -10,8 +10,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 import metamirror as mm
 from metamirror.data.glyphs import draw
 

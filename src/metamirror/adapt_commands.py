@@ -33,6 +33,7 @@ def adapt(
     early_stopping: bool = False,
     calibrate: bool = False,
     invert: bool = False,
+    ink: bool = False,
     seed: int | None = None,
     device: str = "auto",
     json: bool = False,
@@ -48,6 +49,8 @@ def adapt(
         early_stopping: stop once the loss of the pictures stops falling.
         calibrate: fit a temperature on held-out pictures; needs two of each class.
         invert: exchange dark and light, as for dark ink on white paper with a glyphs start.
+        ink: look for what is drawn, on light or dark ground, and bring it to a letter's size and
+            place, as the playground does.
         seed: of the method's own noise, where it has any.
         device: auto (CUDA, MPS or CPU, in this order), or one of them.
         json: print one JSON document.
@@ -61,13 +64,14 @@ def adapt(
         early_stopping=early_stopping,
         calibrate=calibrate,
         invert=invert,
+        ink=ink,
         device=device,
         random_state=seed,
     ).fit(pictures, labels)
     if not invert and run in shipped_names() and float(classifier.support_.x.median()) > 0.5:
         say(
             f"note: the ground of these pictures is light, and {run} knows light ink on a dark "
-            f"ground: --invert exchanges them"
+            f"ground: --invert exchanges them, --ink also brings drawings to a letter's size"
         )
     classifier.save(out)
     classes = classifier.classes_.tolist()

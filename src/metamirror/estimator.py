@@ -9,8 +9,9 @@ import torch
 from numpy.typing import NDArray
 
 from metamirror.fewshot.adapting import adapt
-from metamirror.fewshot.base import FewShotEstimator
+from metamirror.fewshot.base import FewShotEstimator, Reader, read
 from metamirror.fewshot.calibration import calibrated_temperature
+from metamirror.fewshot.habits import check_flag
 from metamirror.fewshot.labels import FirstOutputs, as_labels, check_count, classes_of
 from metamirror.fewshot.start import Start
 from metamirror.fewshot.targets import as_targets
@@ -35,6 +36,8 @@ class FewShotClassifier(FewShotEstimator):
         tol: that share.
         calibrate: fit a temperature on held-out examples; needs two of each class.
         invert: exchange dark and light. The shipped starts know light ink on a dark ground.
+        ink: look for what is drawn, dark on light or light on dark, and bring it to the size and
+            place of a letter, as the playground does.
         device: auto (CUDA, MPS or CPU, in this order), or one of them.
         random_state: seed of the method's own noise; most methods have none.
 
@@ -65,6 +68,7 @@ class FewShotClassifier(FewShotEstimator):
         tol: float = 1e-3,
         calibrate: bool = False,
         invert: bool = False,
+        ink: bool = False,
         device: str = "auto",
         random_state: Any = None,
     ):
@@ -75,9 +79,12 @@ class FewShotClassifier(FewShotEstimator):
         self.tol = tol
         self.calibrate = calibrate
         self.invert = invert
+        self.ink = ink
         self.device = device
         self.random_state = random_state
 
+    # Programs that only predict switch gradients off for good; adapting needs them.
+    @torch.inference_mode(False)
     def fit(self, X: Any, y: Any) -> Self:
         """Adapts the start to examples and their labels.
 
@@ -86,11 +93,13 @@ class FewShotClassifier(FewShotEstimator):
             y: a label for each.
         """
         learner = self._open()
-        x = self._read(learner, X)
-        self._fit(learner, x, as_labels(y, len(x)))
+        reader = self._reader(learner)
+        x = read(reader, learner, X)
+        self._fit(learner, reader, x, as_labels(y, len(x)))
         self._note_features(X)
         return self
 
+    @torch.inference_mode(False)
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:
         """Adds examples to those there are, and adapts to all of them, again from the start.
 
@@ -101,17 +110,20 @@ class FewShotClassifier(FewShotEstimator):
         """
         if not hasattr(self, "adapted_"):
             learner, before = self._open(), None
+            reader = self._reader(learner)
         else:
-            learner, before = self.learner_, self.support_
+            learner, reader, before = self.learner_, self.reader_, self.support_
             self._check_features(X)
-        x = self._read(learner, X)
+        x = read(reader, learner, X)
         labels = as_labels(y, len(x))
-        if classes is not None and (unknown := set(labels) - set(np.asarray(classes).tolist())):
-            raise ValueError(f"y holds {unknown.pop()!r}, which is not in classes: {classes!r}")
+        if classes is not None:
+            announced = as_labels(list(classes), len(classes))
+            if unknown := [label for label in labels if label not in announced]:
+                raise ValueError(f"y holds {unknown[0]!r}, which is not in classes: {announced!r}")
         if before is not None:
             x = torch.cat([before.x, x])
             labels = [*self.classes_[before.y.cpu().numpy()].tolist(), *labels]
-        self._fit(learner, x, labels)
+        self._fit(learner, reader, x, labels)
         self._note_features(X)
         return self
 
@@ -133,10 +145,9 @@ class FewShotClassifier(FewShotEstimator):
         right = [p == t for p, t in zip(predicted, as_labels(y, len(predicted)), strict=True)]
         return float(np.average(right, weights=sample_weight))
 
-    def _fit(self, learner: Learner, x: torch.Tensor, labels: list[Any]) -> None:
+    def _fit(self, learner: Learner, reader: Reader, x: torch.Tensor, labels: list[Any]) -> None:
         """Adapts, and only then forgets what was there before."""
-        if not isinstance(self.calibrate, bool):
-            raise ValueError(f"calibrate is {self.calibrate!r}; give True or False")
+        check_flag("calibrate", self.calibrate)
         classes = classes_of(labels)
         check_count(classes, learner.outputs(x))
         place = {label: i for i, label in enumerate(classes.tolist())}
@@ -147,7 +158,7 @@ class FewShotClassifier(FewShotEstimator):
         temperature = 1.0
         if self.calibrate:
             temperature = calibrated_temperature(learner, support, len(classes), how)
-        self._keep(learner, support, adapt(learner, support, how))
+        self._keep(learner, reader, support, adapt(learner, support, how))
         self.classes_, self.temperature_ = classes, temperature
 
 
@@ -165,6 +176,7 @@ class FewShotRegressor(FewShotEstimator):
             times its first value; a step that raises it is taken back.
         tol: that share.
         invert: exchange dark and light, where examples are pictures.
+        ink: look for what is drawn on them, as in `FewShotClassifier`.
         device: auto (CUDA, MPS or CPU, in this order), or one of them.
         random_state: seed of the method's own noise; most methods have none.
 
@@ -192,6 +204,7 @@ class FewShotRegressor(FewShotEstimator):
         early_stopping: bool = False,
         tol: float = 1e-3,
         invert: bool = False,
+        ink: bool = False,
         device: str = "auto",
         random_state: Any = None,
     ):
@@ -201,9 +214,11 @@ class FewShotRegressor(FewShotEstimator):
         self.early_stopping = early_stopping
         self.tol = tol
         self.invert = invert
+        self.ink = ink
         self.device = device
         self.random_state = random_state
 
+    @torch.inference_mode(False)
     def fit(self, X: Any, y: Any) -> Self:
         """Adapts the start to examples and their values.
 
@@ -212,17 +227,19 @@ class FewShotRegressor(FewShotEstimator):
             y: a number for each, or a row of numbers.
         """
         learner = self._open()
-        x = self._read(learner, X)
-        self._fit(learner, x, *as_targets(y, len(x)))
+        reader = self._reader(learner)
+        x = read(reader, learner, X)
+        self._fit(learner, reader, x, *as_targets(y, len(x)))
         self._note_features(X)
         return self
 
+    @torch.inference_mode(False)
     def partial_fit(self, X: Any, y: Any) -> Self:
         """Adds examples to those there are, and adapts to all of them, again from the start."""
         if not hasattr(self, "adapted_"):
             return self.fit(X, y)
         self._check_features(X)
-        x = self._read(self.learner_, X)
+        x = read(self.reader_, self.learner_, X)
         targets, flat = as_targets(y, len(x))
         before = self.support_
         if targets.shape[1] != before.y.shape[1]:
@@ -231,7 +248,7 @@ class FewShotRegressor(FewShotEstimator):
                 f"must be equal"
             )
         everything = torch.cat([before.y, targets.to(before.y)])
-        self._fit(self.learner_, torch.cat([before.x, x]), everything, flat)
+        self._fit(self.learner_, self.reader_, torch.cat([before.x, x]), everything, flat)
         self._note_features(X)
         return self
 
@@ -251,7 +268,14 @@ class FewShotRegressor(FewShotEstimator):
         share = np.where(constant, left == 0, 1 - left / np.where(constant, 1, spread))
         return float(share.mean())
 
-    def _fit(self, learner: Learner, x: torch.Tensor, y: torch.Tensor, flat: bool) -> None:
+    def _fit(
+        self,
+        learner: Learner,
+        reader: Reader,
+        x: torch.Tensor,
+        y: torch.Tensor,
+        flat: bool,
+    ) -> None:
         outputs = learner.outputs(x)
         if y.shape[1] != outputs:
             raise ValueError(
@@ -259,5 +283,5 @@ class FewShotRegressor(FewShotEstimator):
                 f"or choose a start that was trained for {y.shape[1]}"
             )
         support = Batch(x, y.to(x))
-        self._keep(learner, support, adapt(learner, support, self._how()))
+        self._keep(learner, reader, support, adapt(learner, support, self._how()))
         self.flat_ = flat

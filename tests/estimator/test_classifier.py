@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,8 @@ from stripes import fitted, start, stripes
 from torch.nn import functional as F
 
 import metamirror as mm
+from metamirror.fewshot.export import AdaptedModule
+from metamirror.fewshot.model_file import pack
 
 methods = pytest.mark.parametrize("method", mm.METHODS)
 
@@ -93,6 +97,7 @@ def test_the_step_size_can_be_changed():
         ([None, "some", None], [None, "some"], "O"),
         (np.array(["b", "a", "b"], dtype=object), ["a", "b"], "U"),
         (torch.tensor([4, 3, 4]), [3, 4], "i"),
+        ([torch.tensor(4), torch.tensor(3), torch.tensor(4)], [3, 4], "i"),
     ],
     ids=str,
 )
@@ -148,6 +153,54 @@ def test_partial_fit_refuses_labels_that_were_not_announced():
     pictures, labels = stripes(classes=3, each=1)
     with pytest.raises(ValueError, match="'class 2', which is not in classes"):
         mm.FewShotClassifier(start()).partial_fit(pictures, labels, classes=labels[:2])
+
+
+@pytest.mark.parametrize("names", [["one", 1, "two"], [("x", 0), ("x", 1), "y"]], ids=str)
+def test_labels_of_any_kind_can_be_announced(names):
+    pictures, _ = stripes(classes=3, each=1)
+    clf = mm.FewShotClassifier(start()).partial_fit(pictures, names, classes=names)
+    assert set(clf.classes_) == set(names)
+
+
+def test_parameters_that_are_set_count_at_the_next_fit(tmp_path):
+    pictures, labels = stripes(classes=3, each=2)
+    clf = fitted()
+    before = clf.predict_proba(pictures)
+    clf.set_params(invert=True)
+    np.testing.assert_array_equal(clf.predict_proba(pictures), before)
+    np.testing.assert_allclose(
+        AdaptedModule(clf)(torch.from_numpy(pictures / 255).float()[:, None]), before, atol=1e-5
+    )
+    clf.save(tmp_path / "model")
+    again = mm.FewShotClassifier.load(tmp_path / "model")
+    np.testing.assert_array_equal(again.predict_proba(pictures), before)
+    clf.partial_fit(pictures, labels)
+    assert torch.equal(clf.support_.x[:6], clf.support_.x[6:])
+    clf.fit(pictures, labels)
+    torch.testing.assert_close(clf.support_.x, 1 - again.support_.x)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_it_adapts_where_gradients_are_switched_off(mode):
+    pictures, labels = stripes(classes=3, each=2)
+    expected = fitted().partial_fit(pictures, labels).predict_proba(pictures)
+    with mode():
+        found = fitted().partial_fit(torch.from_numpy(pictures), labels).predict_proba(pictures)
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_several_threads_may_ask_and_save_one_model(tmp_path):
+    clf = fitted(steps=20)
+    pictures, _ = stripes(classes=3, each=4, seed=1)
+    expected, content = clf.predict_proba(pictures), pack(clf)
+
+    def use(i: int) -> bool:
+        if i % 4 == 0:
+            return pack(clf) == content
+        return np.array_equal(clf.predict_proba(pictures), expected)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(use, range(80)))
 
 
 def test_a_learner_that_is_handed_in_stays_as_it_was():

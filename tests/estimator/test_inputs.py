@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -32,6 +34,16 @@ def objects(items: list) -> np.ndarray:
     return array
 
 
+class Column:
+    """As a data frame has one: no array, and yet it can become one."""
+
+    def __init__(self, items: list):
+        self.items = items
+
+    def __array__(self, dtype=None, copy=None) -> np.ndarray:
+        return objects(self.items)
+
+
 FORMS = {
     "bytes": lambda _: pictures,
     "bytes, channels first": lambda _: pictures[:, None],
@@ -46,10 +58,13 @@ FORMS = {
     "PIL": lambda _: [Image.fromarray(p) for p in pictures],
     "PIL in colour": lambda _: [Image.fromarray(p).convert("RGB") for p in pictures],
     "PIL with alpha": lambda _: [Image.fromarray(p).convert("RGBA") for p in pictures],
+    "PIL in floats": lambda _: [Image.fromarray((p / 255).astype(np.float32)) for p in pictures],
     "an array of objects": lambda _: objects([Image.fromarray(p) for p in pictures]),
     "files": files,
     "files as words": lambda folder: [str(path) for path in files(folder)],
     "an array of words": lambda folder: np.array([str(path) for path in files(folder)]),
+    "a column of files": lambda folder: Column([str(path) for path in files(folder)]),
+    "a column of arrays": lambda _: Column(list(pictures)),
     "bmp": lambda folder: files(folder, "bmp"),
     "some of each": lambda folder: [files(folder)[0], pictures[1], Image.fromarray(pictures[2])],
 }
@@ -120,6 +135,12 @@ nan, inf = float("nan"), float("inf")
 REFUSED = {
     "one path": ("letter.png", r"'letter\.png'; give a list of pictures, even of one"),
     "one PIL picture": (Image.new("L", (28, 28)), "give a list of pictures"),
+    "one picture in colour": (np.zeros((40, 50, 3), np.uint8), r"\(40, 50, 3\), which is one pict"),
+    "PIL's floats up to 255": (
+        [Image.fromarray(pictures[0].astype(np.float32))],
+        r"X\[0\] holds floats from 0 to 249",
+    ),
+    "a folder": ([Path(__file__).parent], "is a folder: give the pictures in it"),
     "no file": (["nowhere.png"], r"there is no picture nowhere\.png"),
     "not a picture": ([__file__], "test_inputs.py is empty, damaged, or neither png"),
     "NaN": (np.full((2, 28, 28), nan), r"holds NaN or inf, first nan at index \(0, 0, 0\)"),
@@ -165,10 +186,19 @@ MISTAKES = {
     "lr": ({"lr": nan}, list("abc"), "lr is nan"),
     "wild lr": ({"lr": 1e30}, list("abc"), "left the finite numbers.*lower lr, which is 1e\\+30"),
     "tol": ({"tol": 2}, list("abc"), "tol is 2"),
+    "tol in words": ({"tol": "small"}, list("abc"), "tol is 'small'"),
+    "no tol": ({"tol": None}, list("abc"), "tol is None"),
     "early_stopping": ({"early_stopping": "yes"}, list("abc"), "early_stopping is 'yes'"),
     "calibrate": ({"calibrate": "yes"}, list("abc"), "calibrate is 'yes'; give True or False"),
     "one example to calibrate": ({"calibrate": True}, list("abc"), "at least 2 examples of each"),
     "invert": ({"invert": "auto"}, list("abc"), "invert is 'auto'"),
+    "ink": ({"ink": 1}, list("abc"), "ink is 1; give True or False"),
+    "ink and invert": ({"ink": True, "invert": True}, list("abc"), "ink finds out by itself"),
+    "tensors of several numbers": (
+        {},
+        [torch.arange(2), torch.arange(2), torch.arange(2)],
+        r"y\[0\] is a tensor of shape \(2,\)",
+    ),
     "device": ({"device": "abacus"}, list("abc"), "device is 'abacus'"),
     "random_state": ({"random_state": "x"}, list("abc"), "random_state is 'x'"),
 }
@@ -206,3 +236,7 @@ def test_a_network_of_ones_own_says_that_it_takes_pictures_or_gets_numbers():
         clf.predict(x * nan)
     with pytest.raises(ValueError, match="invert is for pictures"):
         mm.FewShotClassifier(learner, invert=True).fit(x, [0, 1, 2] * 2)
+    with pytest.raises(ValueError, match="ink is for pictures"):
+        mm.FewShotClassifier(learner, ink=True).fit(x, [0, 1, 2] * 2)
+    with pytest.raises(ValueError, match="X does not consist of numbers"):
+        clf.predict([Path("a.png")])

@@ -46,6 +46,21 @@ def test_it_can_be_added_to_and_fitted_anew(tmp_path: Path):
     assert len(again.support_.x) == 9
 
 
+def test_numbers_of_numpy_are_numbers(tmp_path: Path):
+    clf = fitted(
+        steps=np.int64(2),
+        lr=np.float32(0.5),
+        random_state=np.int64(3),
+        early_stopping=np.True_,
+        calibrate=np.False_,
+        invert=np.True_,
+    )
+    clf.save(tmp_path / "model")
+    again = mm.FewShotClassifier.load(tmp_path / "model")
+    assert (again.steps, again.lr, again.random_state) == (2, 0.5, 3)
+    assert (again.early_stopping, again.calibrate, again.invert) == (True, False, True)
+
+
 def test_the_name_of_a_shipped_start_stays(tmp_path: Path):
     clf = mm.FewShotClassifier("glyphs-maml", steps=1, invert=True, calibrate=True)
     clf.fit(pictures, labels).save(tmp_path / "model")

@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 import torch
 from drawings import SHAPES, draw, pixels, request
+from PIL import Image
 from starlette.testclient import TestClient
 
 import metamirror as mm
 from metamirror.data.glyphs.alphabet import letters
+from metamirror.files import write_json
 from metamirror.playground.app import make_app
 from metamirror.playground.choices import OWN, on_offer
 from metamirror.playground.pictures import Strokes, prepare
@@ -105,7 +107,7 @@ def test_the_losses_are_those_of_the_estimator_on_the_same_pictures(client, star
     for entry in asked["classes"]:
         for example in entry["examples"]:
             lines = tuple(tuple(map(tuple, line)) for line in example["strokes"])
-            x.append(prepare(Strokes(lines), 1, 28))
+            x.append(prepare(Strokes(lines), 1, 28, ink=True))
             y.append(entry["name"])
     fitted = mm.FewShotClassifier(start, steps=3).fit(np.stack(x), y)
     assert found["chosen"]["losses"] == pytest.approx(fitted.losses_, rel=1e-4)
@@ -165,12 +167,17 @@ def test_the_download_is_the_adapted_model(client, start, tmp_path):
     (tmp_path / "model.safetensors").write_bytes(answer.content)
     model = mm.FewShotClassifier.load(tmp_path / "model.safetensors")
     assert sorted(model.classes_) == sorted(SHAPES)
-    lines = tuple(tuple(map(tuple, line)) for line in draw("cross", 9)["strokes"])
-    chances = model.predict_proba(prepare(Strokes(lines), 1, 28)[None])[0]
+    # Dark ink on light paper, in a corner: the file treats it as the page does.
+    photo = np.full((100, 80, 3), 220, np.uint8)
+    photo[10:60, 20:26] = 40
+    photo[54:60, 20:60] = 40
+    Image.fromarray(photo).save(tmp_path / "photo.png")
+    chances = model.predict_proba([tmp_path / "photo.png"])[0]
     by_name = dict(zip(model.classes_, chances, strict=True))
-    assert ask(client, found["model"], draw("cross", 9)) == pytest.approx(
+    assert ask(client, found["model"], pixels(photo)) == pytest.approx(
         [by_name[shape] for shape in SHAPES], abs=1e-6
     )
+    assert max(by_name, key=by_name.get) == "corner"
 
 
 def test_too_long_steps_of_gradient_descent_leave_the_chosen_geometry_its_answer(
@@ -262,6 +269,28 @@ def test_a_run_of_ones_own_is_offered_and_works_with_its_colours_and_size(tmp_pa
         too_many = client.post("/api/adapt", json=request(start=OWN))
         assert too_many.status_code == 422
         assert "3" in too_many.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("data", "ink"),
+    [("omniglot", True), ("glyphs", True), ("folder:/photos", False), (None, False)],
+)
+def test_a_grey_run_is_shown_what_it_was_trained_on(tmp_path, data, ink):
+    model = mm.models.Conv4(ways=3, channels=1, image_size=28, width=4)
+    mm.save(mm.make_learner("maml", model, steps=2, lr=0.1), tmp_path / "mine" / "best")
+    if data is not None:
+        write_json(tmp_path / "mine" / "config.json", {"method": "maml", "data": data})
+    photos = np.random.default_rng(0).integers(100, 140, (2, 28, 28, 1), dtype=np.uint8)
+    photos[:, 10:12] = 20
+    classes = [{"name": str(i), "examples": [pixels(p)]} for i, p in enumerate(photos)]
+    with client_of(on_offer(tmp_path / "mine")) as client:
+        asked = {"start": OWN, "steps": 1, "lr": None, "classes": classes}
+        found = client.post("/api/adapt", json=asked).json()
+        where = f"/api/models/{found['model']}"
+        seen = client.post(f"{where}/predict", json={"picture": pixels(photos[0])}).json()["seen"]
+        assert (seen == pixels(photos[0])) != ink
+        (tmp_path / "model").write_bytes(client.get(f"{where}/file").content)
+    assert mm.FewShotClassifier.load(tmp_path / "model").ink == ink
 
 
 def test_a_run_without_pictures_is_refused(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -137,6 +138,57 @@ def test_the_keyboard_alone_is_enough(browser):
     browser.until(lambda: browser.likeliest() is None)
 
 
+def test_a_second_finger_and_a_cleared_pad_do_no_harm(browser):
+    browser.open(PHONE)
+    pad = browser.one(".pad")
+    touch = """
+      const [pad, kind, id, x, y] = arguments;
+      const box = pad.getBoundingClientRect();
+      pad.setPointerCapture = () => {};
+      pad.dispatchEvent(new PointerEvent(kind, { pointerId: id, pointerType: "touch", button: 0,
+        bubbles: true, clientX: box.left + x * box.width, clientY: box.top + y * box.height }));
+    """
+    # A line to the right above, while a palm rests below.
+    browser.run(touch, pad, "pointerdown", 11, 0.1, 0.1)
+    browser.run(touch, pad, "pointerdown", 12, 0.5, 0.9)
+    browser.run(touch, pad, "pointermove", 11, 0.9, 0.1)
+    middle = "return [...arguments[0].getContext('2d').getImageData(112, 0, 1, 224).data]"
+    ink = browser.run(middle, pad)[3::4]
+    assert ink[22] > 0
+    assert ink[112] == ink[200] == 0
+    pad.send_keys(Keys.DELETE)
+    browser.run(touch, pad, "pointermove", 11, 0.1, 0.9)
+    browser.run(touch, pad, "pointerup", 11, 0.1, 0.9)
+    assert "empty" in pad.get_attribute("aria-label")
+    browser.run(touch, pad, "pointerdown", 12, 0.5, 0.1)
+    browser.run(touch, pad, "pointerup", 12, 0.5, 0.1)
+    assert "a drawing" in pad.get_attribute("aria-label")
+
+
+def test_starting_over_while_letters_are_on_their_way_leaves_an_empty_page(browser):
+    browser.open(DESK)
+    for pause in (0, 100):
+        browser.run("document.getElementById('letters').click()")
+        browser.run(
+            "setTimeout(() => document.getElementById('reset').click(), arguments[0])", pause
+        )
+        time.sleep(1.5)
+        assert len(browser.all(".card")) == 2
+        assert not browser.one("#problem").is_displayed()
+        assert not browser.one("#next").is_displayed()
+        assert browser.one("#adapt").get_attribute("aria-busy") is None
+
+
+def test_letters_do_not_replace_ones_own_pictures_unasked(browser, tmp_path):
+    browser.open(DESK)
+    browser.one(".card input[type=file]").send_keys(str(photo(tmp_path / "ring.png", "ring")))
+    browser.until(lambda: "a picture" in browser.one(".pad").get_attribute("aria-label"))
+    browser.click("#letters")
+    browser.driver.switch_to.alert.dismiss()
+    assert "a picture" in browser.one(".pad").get_attribute("aria-label")
+    assert len(browser.all(".card")) == 2
+
+
 def photo(path: Path, sign: str) -> Path:
     """Dark ink on grey paper, away from the middle."""
     image = Image.new("RGB", (400, 300), "#c8c4ba")
@@ -193,6 +245,8 @@ def test_one_click_shows_a_newcomer_what_it_is_about(browser, screen, dark):
     assert len(browser.all(".card")) == 5
     assert fits(browser)
     assert browser.one("#download").get_attribute("href").startswith(f"{browser.url}/api/models/")
+    # Else a model that is gone would take the page with it, and all that was drawn.
+    assert browser.one("#download").get_dom_attribute("download") is not None
     ground = browser.run("return getComputedStyle(document.body).backgroundColor")
     assert (ground == "rgb(255, 255, 255)") != dark
     browser.click("#next")

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
+import time
 
 import pytest
+import uvicorn
 from drawings import request
 from starlette.testclient import TestClient
+from uvicorn.server import ServerState
 
 from metamirror.playground import limits
-from metamirror.playground.app import make_app
+from metamirror.playground.app import Playground, make_app
 from metamirror.playground.choices import on_offer
 from metamirror.playground.guard import HEADERS, Guard, Hosts
+from metamirror.playground.protocol import PunctualProtocol
 from metamirror.playground.refusal import Refusal
 from metamirror.playground.shelf import Shelf
 from metamirror.playground.workers import Workers
@@ -92,6 +97,7 @@ def test_other_pages_cannot_send_requests(client, headers, status):
         ("GET", "/api/models/x/file", 404),
         ("GET", "/api/samples/99", 404),
         ("GET", "/api/samples/-1", 404),
+        ("GET", f"/api/samples/{'9' * 5000}", 404),
     ],
 )
 def test_every_answer_tells_the_browser_to_let_nothing_out(client, method, path, status):
@@ -133,6 +139,110 @@ def test_a_body_that_never_comes_is_not_waited_for(monkeypatch):
     scope = {"type": "http", "method": "POST", "path": "/api/adapt", "headers": headers}
     asyncio.run(Guard(app, Hosts("127.0.0.1"))(scope, receive, send))
     assert sent[0]["status"] == 408
+
+
+# Who comes and says nothing, and who leaves
+
+
+async def slow(scope, receive, send):
+    await asyncio.sleep(0.6)
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"done"})
+
+
+def talk(*turns):
+    """What a server answers to pieces of a request, with a pause behind each, until it closes."""
+
+    async def one():
+        config = uvicorn.Config(slow, http=PunctualProtocol, ws="none", lifespan="off")
+        config.load()
+        state = ServerState()
+        server = await asyncio.get_running_loop().create_server(
+            lambda: PunctualProtocol(config, state, {}), "127.0.0.1", 0
+        )
+        async with server:
+            reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+            answer = asyncio.create_task(reader.read())
+            for piece in turns:
+                if not answer.done():
+                    writer.write(piece)
+                    await asyncio.sleep(0.1)
+            found = await asyncio.wait_for(answer, 20)
+            writer.close()
+            return found
+
+    return asyncio.run(one())
+
+
+HEAD = b"GET / HTTP/1.1\r\nhost: localhost\r\n"
+
+
+@pytest.mark.parametrize(
+    "pieces", [[], [b"GET"], [b"x"] * 30, [HEAD] + [b"a: b\r\n"] * 30], ids=len
+)
+def test_a_connection_that_does_not_come_to_the_point_is_ended(pieces, monkeypatch):
+    monkeypatch.setattr(limits, "HEADER_SECONDS", 0.4)
+    begun = time.monotonic()
+    assert talk(*pieces) == b""
+    assert time.monotonic() - begun < 2
+
+
+def test_one_that_does_gets_its_answer_however_long_it_takes(monkeypatch):
+    monkeypatch.setattr(limits, "HEADER_SECONDS", 0.4)
+    assert talk(HEAD[:20], HEAD[20:] + b"connection: close\r\n\r\n").endswith(b"done\r\n0\r\n\r\n")
+
+
+def test_the_next_request_has_to_come_to_the_point_as_well(monkeypatch):
+    monkeypatch.setattr(limits, "HEADER_SECONDS", 0.4)
+    assert talk(HEAD + b"\r\n", *[b""] * 7, *[b"x"] * 30).count(b"200 OK") == 1
+
+
+def left_in_the_middle(app):
+    """A request to adapt whose sender is gone as soon as it is read."""
+    body = json.dumps(request()).encode()
+    coming = [{"type": "http.disconnect"}, {"type": "http.request", "body": body}]
+    headers = {**JSON, "host": "localhost", "content-length": str(len(body))}
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/api/adapt",
+        "query_string": b"",
+        "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+    }
+
+    async def receive():
+        return coming.pop()
+
+    async def send(message):
+        pass
+
+    asyncio.run(app(scope, receive, send))
+
+
+def test_what_nobody_waits_for_is_not_begun(monkeypatch):
+    adapted = []
+    monkeypatch.setattr("metamirror.playground.app.adapt", lambda *_: adapted.append(1))
+    workers = Workers(threads=1, most_waiting=1)
+    gate = threading.Event()
+    workers.submit(gate.wait)
+    left_in_the_middle(make_app(on_offer(None), "127.0.0.1", workers=workers))
+    # There is room in the queue again.
+    last = workers.submit(int, "7")
+    gate.set()
+    assert last.result() == 7
+    assert not adapted
+    workers.close()
+
+
+def test_gradient_descent_is_left_out_for_someone_who_left():
+    choices = on_offer(None)
+    left = threading.Event()
+    left.set()
+    workers = Workers(threads=1)
+    playground = Playground(choices, workers, Shelf())
+    asked = request(start="glyphs-metasgd", steps=1)
+    assert playground._adapt(json.dumps(asked).encode(), left)[1] is None
+    workers.close()
 
 
 # What is kept and what waits

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
+from numbers import Real
 
 import torch
 
+from metamirror.fewshot.habits import check_flag
 from metamirror.learner import Adapted, Learner
 from metamirror.types import Batch, loss_for
 
@@ -32,9 +34,9 @@ class Adaptation:
     seed: int | None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.early_stopping, bool):
-            raise ValueError(f"early_stopping is {self.early_stopping!r}; give True or False")
-        if isinstance(self.tol, bool) or not 0 <= self.tol < 1:
+        check_flag("early_stopping", self.early_stopping)
+        number = isinstance(self.tol, Real) and not isinstance(self.tol, bool)
+        if not number or not 0 <= self.tol < 1:
             raise ValueError(f"tol is {self.tol!r}; a share of the loss, at least 0 and below 1")
 
 

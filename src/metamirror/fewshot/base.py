@@ -15,10 +15,14 @@ from metamirror.device import choose_device
 from metamirror.fewshot.adapting import Adaptation, Outcome
 from metamirror.fewshot.features import Features
 from metamirror.fewshot.habits import Estimator, not_fitted
+from metamirror.fewshot.in_turn import in_turn
 from metamirror.fewshot.pictures import Pictures
 from metamirror.fewshot.start import Start, open_start
 from metamirror.learner import Adapted, Learner
 from metamirror.types import Batch
+
+Reader = Pictures | Features
+"""What makes examples of X."""
 
 AT_ONCE = 16
 """Examples that the adapted model sees at a time, filled up where there are fewer.
@@ -37,11 +41,13 @@ class FewShotEstimator(Estimator):
     early_stopping: bool
     tol: float
     invert: bool
+    ink: bool
     device: str
     random_state: Any
 
     learner_: Learner
     adapted_: Adapted
+    reader_: Reader
     support_: Batch
     losses_: list[float]
     adaptation_seconds_: float
@@ -105,23 +111,18 @@ class FewShotEstimator(Estimator):
             self.steps, self.lr, self.early_stopping, self.tol, seed_of(self.random_state)
         )
 
-    def _read(self, learner: Learner, x: Any) -> Tensor:
-        """Examples as the learner's model takes them."""
-        first = next(learner.parameters())
-        return self._reader(learner).read(x).to(first.device, first.dtype)
-
-    def _reader(self, learner: Learner) -> Pictures | Features:
-        if not isinstance(self.invert, bool):
-            raise ValueError(f"invert is {self.invert!r}; give True or False")
+    def _reader(self, learner: Learner) -> Reader:
+        """As the parameters say now; `fit` keeps it in `reader_`."""
         shape = picture_shape(learner.model)
         if shape is not None:
-            return Pictures(*shape, self.invert)
-        if self.invert:
-            raise ValueError("invert is for pictures, and this start takes none: leave it out")
+            return Pictures(*shape, self.invert, self.ink)
+        for name in ("invert", "ink"):
+            if getattr(self, name):
+                raise ValueError(f"{name} is for pictures, and this start takes none: leave it out")
         return Features()
 
-    def _keep(self, learner: Learner, support: Batch, outcome: Outcome) -> None:
-        self.learner_, self.support_ = learner, support
+    def _keep(self, learner: Learner, reader: Reader, support: Batch, outcome: Outcome) -> None:
+        self.learner_, self.reader_, self.support_ = learner, reader, support
         self.adapted_, self.losses_ = outcome.adapted, outcome.losses
         self.adaptation_seconds_ = outcome.seconds
         self.n_steps_ = len(outcome.losses) - 1
@@ -138,13 +139,15 @@ class FewShotEstimator(Estimator):
         if not hasattr(self, "adapted_"):
             raise not_fitted(self)
         self._check_features(x)
-        examples = self._read(self.learner_, x)
+        examples = read(self.reader_, self.learner_, x)
         if examples.shape[1:] != self.support_.x.shape[1:]:
             raise ValueError(
                 f"an example of X has shape {tuple(examples.shape[1:])}, and those of fit had "
                 f"{tuple(self.support_.x.shape[1:])}; they must be equal"
             )
-        return torch.cat([in_full_batch(self.adapted_, rows) for rows in examples.split(AT_ONCE)])
+        with in_turn(self.learner_):
+            outputs = [in_full_batch(self.adapted_, rows) for rows in examples.split(AT_ONCE)]
+        return torch.cat(outputs)
 
     def _check_features(self, x: Any) -> None:
         expected, found = getattr(self, "n_features_in_", None), row_length(x)
@@ -154,6 +157,12 @@ class FewShotEstimator(Estimator):
                 f"X has {found} features, but {type(self).__name__} is expecting {expected} "
                 f"features as input"
             )
+
+
+def read(reader: Reader, learner: Learner, x: Any) -> Tensor:
+    """Examples as the learner's model takes them."""
+    first = next(learner.parameters())
+    return reader.read(x).to(first.device, first.dtype)
 
 
 def row_length(x: Any) -> int | None:

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from metamirror.fewshot.base import FewShotEstimator, picture_shape
 from metamirror.fewshot.habits import not_fitted
+from metamirror.fewshot.in_turn import in_turn
 from metamirror.fewshot.labels import classes_to_json
 from metamirror.files import write_atomically
 from metamirror.models.conv4 import ConvBlock
@@ -43,7 +44,8 @@ class AdaptedModule(nn.Module):
         super().__init__()
         adapted, learner = estimator.adapted_, estimator.learner_
         names = {module: name for name, module in learner.model.named_modules()}
-        self.model = copy.deepcopy(learner.model).cpu().eval().requires_grad_(False)
+        with in_turn(learner):
+            self.model = copy.deepcopy(learner.model).cpu().eval().requires_grad_(False)
         own = dict(self.model.named_parameters())
         for name, value in adapted.params.items():
             own[name].copy_(value)
@@ -57,7 +59,7 @@ class AdaptedModule(nn.Module):
             for use, pair in enumerate(uses):
                 for part, value in zip(("mean", "var"), pair, strict=True):
                     self.register_buffer(_buffer(names[norm], use, part), value.cpu().clone())
-        self.invert = bool(estimator.invert)
+        self.invert = bool(getattr(estimator.reader_, "invert", False))
         classes = getattr(estimator, "classes_", None)
         self.classes = None if classes is None else len(classes)
         self.temperature = float(getattr(estimator, "temperature_", 1.0))
@@ -103,6 +105,8 @@ def describe(estimator: FewShotEstimator) -> dict[str, Any]:
     facts: dict[str, Any] = {"metamirror": __version__, "input": ["batch", *shape]}
     if pictures:
         facts["values"] = "pictures as floats in 0..1, channels first"
+        if getattr(estimator.reader_, "ink", False):
+            facts["values"] += "; what is drawn on them in the middle, light on dark"
     if hasattr(estimator, "classes_"):
         facts["classes"] = classes_to_json(estimator.classes_)
     return facts

@@ -30,8 +30,10 @@ class Features:
             raise ValueError(f"Complex data not supported: X is {array.dtype}")
         try:
             array = array.astype(np.float64)
-        except ValueError as error:
-            raise ValueError(f"X does not consist of numbers: {error}") from error
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"X does not consist of numbers, which is what this start takes: {error}"
+            ) from error
         if array.ndim < 2:
             raise ValueError(
                 f"X has shape {array.shape}; one row for each example is needed. Reshape your data "

@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 from typing import Any, Literal, Self
 
+import numpy as np
+
 
 class Estimator:
     """Parameters are the arguments of `__init__`, kept as they were given and checked by `fit`.
@@ -63,6 +65,12 @@ class Estimator:
             regressor_tags=None if classifier else RegressorTags(poor_score=True),
             input_tags=InputTags(two_d_array=True, three_d_array=True),
         )
+
+
+def check_flag(name: str, value: Any) -> None:
+    """Refuses what is neither True nor False; searches hand in numpy's."""
+    if not isinstance(value, bool | np.bool_):
+        raise ValueError(f"{name} is {value!r}; give True or False")
 
 
 def not_fitted(estimator: object) -> Exception:

@@ -34,7 +34,7 @@ def as_labels(y: Any, count: int) -> list[Hashable]:
         y = array.tolist()
     if isinstance(y, str) or not isinstance(y, Sequence):
         raise ValueError(f"y is {y!r}; give a list with one label for each example")
-    labels = [label.item() if isinstance(label, np.generic) else label for label in y]
+    labels = [_plain(label) for label in y]
     if len(labels) != count:
         raise ValueError(
             f"X has {count} examples and y has {len(labels)} labels; give one for each"
@@ -46,9 +46,19 @@ def as_labels(y: Any, count: int) -> list[Hashable]:
             raise ValueError(
                 f"y[{i}] is {label!r}, which has no hash: labels are words, numbers or tuples"
             ) from error
+        if isinstance(label, Tensor):
+            raise ValueError(
+                f"y[{i}] is a tensor of shape {tuple(label.shape)}: give one label for each example"
+            )
         if isinstance(label, float) and not math.isfinite(label):
             raise ValueError(f"y[{i}] is NaN or inf, which names no class: remove that example")
     return labels
+
+
+def _plain(label: Any) -> Any:
+    """A label as Python has it. Tensors hash by identity: no two of them would be one class."""
+    single = isinstance(label, np.generic | np.ndarray | Tensor) and label.ndim == 0
+    return label.item() if single else label
 
 
 def classes_of(labels: Sequence[Hashable]) -> NDArray[Any]:

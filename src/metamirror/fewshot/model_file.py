@@ -11,6 +11,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -18,6 +19,7 @@ from metamirror import checkpoint, tensor_file
 from metamirror.adapt import Path as AdaptationPath
 from metamirror.device import choose_device
 from metamirror.fewshot.habits import not_fitted
+from metamirror.fewshot.in_turn import in_turn
 from metamirror.fewshot.labels import FirstOutputs, classes_from_json, classes_to_json
 from metamirror.files import write_atomically
 from metamirror.learner import Adapted, Learner
@@ -45,6 +47,7 @@ PARAMETERS: dict[str, Any] = {
     "early_stopping": bool,
     "tol": float,
     "invert": bool,
+    "ink": bool,
     "random_state": int | None,
 }
 CALIBRATE = {"calibrate": bool}
@@ -70,6 +73,11 @@ def pack(estimator: FewShotEstimator) -> bytes:
     """The content of the file of a fitted estimator."""
     if not hasattr(estimator, "adapted_"):
         raise not_fitted(estimator)
+    with in_turn(estimator.learner_):
+        return _pack(estimator)
+
+
+def _pack(estimator: FewShotEstimator) -> bytes:
     learner, adapted, support = estimator.learner_, estimator.adapted_, estimator.support_
     facts: dict[str, Any] = {
         "format": FORMAT,
@@ -153,6 +161,7 @@ def _restore(
         estimator = FewShotRegressor(**params)
         estimator.flat_ = said["flat"]
     estimator.learner_, estimator.support_ = learner, support
+    estimator.reader_ = estimator._reader(learner)
     estimator.adapted_ = _adapted(learner, _under(own, ADAPTED), _under(own, STATISTICS))
     estimator.losses_ = [convert("losses", value, float) for value in said["losses"]]
     estimator.adaptation_seconds_ = said["seconds"]
@@ -166,6 +175,11 @@ def _parameters(estimator: FewShotEstimator) -> dict[str, Any]:
     params = estimator.get_params()
     # Whoever loads it has another machine.
     del params["device"]
+    # Of the fit that is saved; what was set since counts from the next one.
+    for name in ("invert", "ink"):
+        params[name] = getattr(estimator.reader_, name, False)
+    # As numpy's searches hand them in.
+    params = {n: v.item() if isinstance(v, np.generic) else v for n, v in params.items()}
     if isinstance(params["start"], Learner):
         # It is in the file itself.
         params["start"] = None

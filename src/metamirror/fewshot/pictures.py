@@ -16,6 +16,8 @@ from torch import Tensor
 
 from metamirror.data.reading.packed import LIMIT, bounded
 from metamirror.data.reading.pictures import decode, fit, pixels_of
+from metamirror.fewshot.habits import check_flag
+from metamirror.fewshot.ink import drawn_on
 
 ROUNDING = 1e-6
 """How far floats may lie outside [0, 1]: as far as rounding takes them."""
@@ -32,16 +34,27 @@ class Pictures:
         channels: that the network takes, 1 or 3.
         size: height and width that it takes.
         invert: whether dark and light change places.
+        ink: whether what is drawn on a picture is looked for, as `fewshot.ink` does, in place of
+            the middle square.
     """
 
     channels: int
     size: int
-    invert: bool
+    invert: bool = False
+    ink: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("invert", "ink"):
+            check_flag(name, getattr(self, name))
+        if self.ink and self.invert:
+            raise ValueError("ink finds out by itself what is dark and what is light: no invert")
+        if self.ink and self.channels != 1:
+            raise ValueError("ink is for starts that take grey pictures, and this one has colours")
 
     def read(self, x: Any) -> Tensor:
         """(examples, channels, size, size), floats in [0, 1].
 
-        >>> Pictures(1, 28, False).read([Image.new("RGB", (64, 48)), np.zeros((28, 28))]).shape
+        >>> Pictures(1, 28).read([Image.new("RGB", (64, 48)), np.zeros((28, 28))]).shape
         torch.Size([2, 1, 28, 28])
         """
         if isinstance(x, str | bytes | os.PathLike | Image.Image):
@@ -54,30 +67,49 @@ class Pictures:
         return torch.from_numpy(1 - pixels if self.invert else pixels)
 
     def _one(self, item: Any, name: str) -> NDArray[np.float32]:
-        if isinstance(item, Image.Image):
-            pixels = pixels_of(item, name, self.size, self.channels)
+        size = None if self.ink else self.size
+        if isinstance(item, Image.Image) and item.mode != "F":
+            pixels = pixels_of(item, name, size, self.channels)
         elif isinstance(item, str | os.PathLike):
-            pixels = decode(read_file(Path(item)), str(item), self.size, self.channels)
+            name = str(item)
+            pixels = decode(read_file(Path(item)), name, size, self.channels)
         else:
+            # PIL's floats have no range of their own; ours have, and are looked at.
             return self._from_array(_numbers(item)[None], name)
-        return _as_floats(pixels[None])
+        return _as_floats((self._drawn_on(pixels, name) if self.ink else pixels)[None])
+
+    def _drawn_on(self, pixels: NDArray[np.uint8], name: str) -> NDArray[np.uint8]:
+        try:
+            return drawn_on(pixels, self.size)
+        except ValueError as error:
+            raise ValueError(f"{name} {error}") from error
 
     def _from_array(self, array: NDArray[Any], name: str = "X") -> NDArray[np.float32]:
         if 0 in array.shape or array.ndim < 2:
             raise ValueError(f"{name} has shape {array.shape}; give at least one picture")
         array = _in_range(array, name)
         array = self._channels_last(array, name)
-        if array.shape[1:] == (self.size, self.size, self.channels):
+        if array.shape[1:] == (self.size, self.size, self.channels) and not self.ink:
             return _as_floats(array)
         if array.dtype != np.uint8:
             # A byte tells as many shades as a picture file has.
             array = np.rint(array * 255).clip(0, 255).astype(np.uint8)
-        return _as_floats(np.stack([fit(picture, self.size, self.channels) for picture in array]))
+        if self.ink:
+            each = f"{name}[{{}}]" if len(array) > 1 else name
+            found = [self._drawn_on(picture, each.format(i)) for i, picture in enumerate(array)]
+        else:
+            found = [fit(picture, self.size, self.channels) for picture in array]
+        return _as_floats(np.stack(found))
 
     def _channels_last(self, array: NDArray[Any], name: str) -> NDArray[Any]:
         shape = array.shape
         if array.ndim == 2:
             return self._unrolled(array)
+        if array.ndim == 3 and shape[2] in (3, 4) and shape[0] > 1:
+            # Pictures three pixels wide are none; one whose colours come last is a common slip.
+            raise ValueError(
+                f"{name} has shape {shape}, which is one picture: give a list, even of one: [X]"
+            )
         if array.ndim == 3:
             array = array[..., None]
         elif array.ndim == 4 and shape[1] in (1, 3):
@@ -112,12 +144,16 @@ def read_file(path: Path) -> bytes:
             return bounded(file, LIMIT, str(path))
     except FileNotFoundError as error:
         raise ValueError(f"there is no picture {path}") from error
+    except IsADirectoryError as error:
+        raise ValueError(f"{path} is a folder: give the pictures in it") from error
 
 
 def _rows(x: Any) -> list[Any] | None:
     """The pictures one by one, where they come that way; None for one array of all."""
-    if isinstance(x, np.ndarray) and x.dtype.kind in "OU" and x.ndim == 1:
-        x = list(x)
+    if hasattr(x, "__array__") and not isinstance(x, Tensor):
+        # As a column of a data frame has them.
+        array = np.asarray(x)
+        x = list(array) if array.dtype.kind in "OUT" and array.ndim == 1 else array
     single = (str, os.PathLike, Image.Image, np.ndarray, Tensor)
     if isinstance(x, list | tuple) and any(isinstance(item, single) for item in x):
         return list(x)

@@ -27,7 +27,7 @@ def as_targets(y: Any, count: int) -> tuple[Tensor, bool]:
         raise ValueError(f"Complex data not supported: y is {array.dtype}")
     try:
         array = array.astype(np.float64)
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         raise ValueError(f"y does not consist of numbers: {error}") from error
     if array.ndim not in (1, 2) or len(array) != count:
         raise ValueError(

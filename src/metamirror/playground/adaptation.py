@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
+import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 
 from metamirror.estimator import FewShotClassifier
 from metamirror.fewshot.model_file import pack
+from metamirror.fewshot.pictures import Pictures
 from metamirror.playground.choices import Choice
 from metamirror.playground.pictures import Picture, prepare
 from metamirror.playground.requests import Adapt
 
 
-@dataclass
+@dataclass(frozen=True)
 class Model:
     """An adapted model.
 
@@ -30,21 +31,23 @@ class Model:
     choice: Choice
     names: tuple[str, ...]
     classifier: FewShotClassifier
-    # A module that runs with other parameters is changed for the time being.
-    _one_at_a_time: threading.Lock = field(default_factory=threading.Lock)
 
     def ask(self, picture: Picture) -> tuple[list[float], NDArray[np.uint8]]:
         """The probability of each class, and the picture as the network saw it."""
-        seen = prepare(picture, self.choice.channels, self.choice.size)
-        with self._one_at_a_time:
-            found = self.classifier.predict_proba(seen[None])[0]
+        seen = _prepared(picture, self.choice)
+        found = self.classifier.predict_proba(seen[None])[0]
         by_name = dict(zip(self.classifier.classes_.tolist(), found.tolist(), strict=True))
         return [by_name[name] for name in self.names], seen
 
     def file(self) -> bytes:
-        """The content of the file that `FewShotClassifier.load` takes."""
-        with self._one_at_a_time:
-            return pack(self.classifier)
+        """The content of the file that `FewShotClassifier.load` takes.
+
+        Here pictures come prepared; whoever has the file gives it any, which it then prepares.
+        """
+        fitted = copy.copy(self.classifier)
+        assert isinstance(fitted.reader_, Pictures)
+        fitted.reader_ = replace(fitted.reader_, ink=self.choice.ink)
+        return pack(fitted)
 
     def bytes_taken(self) -> int:
         """About what it takes of memory."""
@@ -72,17 +75,23 @@ def adapt(choice: Choice, request: Adapt) -> Model:
         )
     pictures, labels = [], []
     for name, examples in zip(request.names, request.examples, strict=True):
-        pictures += _prepared(name, examples, choice)
+        pictures += _prepared_all(name, examples, choice)
         labels += [name] * len(examples)
     classifier = FewShotClassifier(choice.start, steps=request.steps, lr=request.lr, device="cpu")
     return Model(choice, request.names, classifier.fit(np.stack(pictures), labels))
 
 
-def _prepared(name: str, examples: Sequence[Picture], choice: Choice) -> list[NDArray[np.uint8]]:
+def _prepared(picture: Picture, choice: Choice) -> NDArray[np.uint8]:
+    return prepare(picture, choice.channels, choice.size, choice.ink)
+
+
+def _prepared_all(
+    name: str, examples: Sequence[Picture], choice: Choice
+) -> list[NDArray[np.uint8]]:
     found = []
     for i, picture in enumerate(examples, 1):
         try:
-            found.append(prepare(picture, choice.channels, choice.size))
+            found.append(_prepared(picture, choice))
         except ValueError as error:
             raise ValueError(f"example {i} of class {name!r} {error}") from error
     return found

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from importlib.resources import files
 from typing import Any
@@ -56,7 +58,7 @@ class Playground:
             Route("/", self.asset),
             Route("/{name}", self.asset),
             Route("/api/starts", self.starts),
-            Route("/api/samples/{number:int}", self.sample),
+            Route("/api/samples/{number}", self.sample),
             Route("/api/adapt", self.adapt, methods=["POST"]),
             Route("/api/models/{model}/predict", self.predict, methods=["POST"]),
             Route("/api/models/{model}/file", self.download),
@@ -86,18 +88,23 @@ class Playground:
     async def sample(self, request: Request) -> Response:
         """Letters to try the page with."""
         number = request.path_params["number"]
-        if number >= len(SETS):
+        # Not by its value: Python refuses to read a number of 5,000 digits.
+        if number not in map(str, range(len(SETS))):
             raise Refusal(404, f"there are {len(SETS)} sets of letters, from 0")
-        return _answer(await self._workers.run(sample, number))
+        return _answer(await self._workers.run(sample, int(number)))
 
     async def adapt(self, request: Request) -> Response:
         """Adapts the chosen start, and gradient descent beside it."""
         body = await request.body()
-        model, plain = await self._workers.run(self._adapt, body)
+        left = threading.Event()
+        try:
+            model, plain = await self._while_there(request, self._adapt, body, left)
+        finally:
+            left.set()
         name = self._shelf.put(model)
         return _answer({"model": name, "chosen": model.described(), "plain": plain})
 
-    def _adapt(self, body: bytes) -> tuple[Model, dict[str, Any] | None]:
+    def _adapt(self, body: bytes, left: threading.Event) -> tuple[Model, dict[str, Any] | None]:
         wanted = read_adapt(body)
         choice = self._choices.get(wanted.start)
         if choice is None:
@@ -106,7 +113,8 @@ class Playground:
             model = adapt(choice, wanted)
         except ValueError as error:
             raise Refusal(422, str(error)) from error
-        return model, self._plain(wanted) if choice.key != PLAIN else None
+        beside = choice.key != PLAIN and not left.is_set()
+        return model, self._plain(wanted) if beside else None
 
     def _plain(self, wanted: Adapt) -> dict[str, Any] | None:
         choice = self._choices.get(PLAIN)
@@ -122,7 +130,7 @@ class Playground:
         """What a picture shows."""
         model = self._shelf.get(request.path_params["model"])
         body = await request.body()
-        probabilities, seen = await self._workers.run(self._ask, model, body)
+        probabilities, seen = await self._while_there(request, self._ask, model, body)
         return _answer({"probabilities": probabilities, "seen": Pixels(seen).described()})
 
     def _ask(self, model: Model, body: bytes) -> Any:
@@ -131,6 +139,21 @@ class Playground:
             return model.ask(wanted.picture)
         except ValueError as error:
             raise Refusal(422, f"the picture {error}") from error
+
+    async def _while_there(
+        self, request: Request, function: Callable[..., Any], *arguments: Any
+    ) -> Any:
+        """The function's result. What has not begun is let go of when the one who asked leaves."""
+        work = asyncio.ensure_future(self._workers.run(function, *arguments))
+        end = asyncio.ensure_future(_end_of(request))
+        try:
+            await asyncio.wait({work, end}, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                raise Refusal(408, "the one who asked has left")
+            return work.result()
+        finally:
+            work.cancel()
+            end.cancel()
 
     async def download(self, request: Request) -> Response:
         """The adapted model as a file, made in memory."""
@@ -171,6 +194,12 @@ def make_app(
     # An address is there or not; none is guessed.
     app.router.redirect_slashes = False
     return Guard(app, Hosts(host))
+
+
+async def _end_of(request: Request) -> None:
+    """Returns when the connection ends."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def _page() -> dict[str, tuple[str, bytes]]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from metamirror.config import load_config
 from metamirror.fewshot.base import picture_shape
 from metamirror.fewshot.start import Start, open_start, shipped_names
 from metamirror.learner import Learner
@@ -21,6 +22,8 @@ FIRST = "glyphs-blockiaf"
 """What the page begins with."""
 OWN = "run"
 """What requests call the user's own run: a word, and not its path."""
+INK = ("glyphs", "omniglot")
+"""Data sets of light ink on a dark ground: starts from these get the ink of a picture alone."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,7 @@ class Choice:
         ways: classes that it can tell apart.
         channels: of its pictures.
         size: height and width of its pictures.
+        ink: whether it knows light ink on a dark ground, and not photographs.
         steps: K in its training.
         lr: alpha in its training.
     """
@@ -46,6 +50,7 @@ class Choice:
     ways: int
     channels: int
     size: int
+    ink: bool
     steps: int
     lr: float
 
@@ -71,16 +76,17 @@ def on_offer(run: Path | None) -> dict[str, Choice]:
     for name in shipped_names():
         learner = open_start(name)
         if picture_shape(learner.model) is not None:
-            found[name] = _choice(name, METHODS[_method(learner)].title, name, learner)
+            data = name.partition("-")[0]
+            found[name] = _choice(name, METHODS[_method(learner)].title, name, learner, data)
     if run is not None:
         learner = open_start(run)
         title = f"{run.resolve().name} ({METHODS[_method(learner)].title})"
         # The learner and not its path: what is downloaded later need not tell where it lay.
-        found[OWN] = _choice(OWN, title, learner, learner)
+        found[OWN] = _choice(OWN, title, learner, learner, _data_of(run))
     return found
 
 
-def _choice(key: str, title: str, start: Start, learner: Learner) -> Choice:
+def _choice(key: str, title: str, start: Start, learner: Learner, data: str | None) -> Choice:
     shape = picture_shape(learner.model)
     if shape is None:
         raise ValueError(f"{title} takes no pictures: give the playground a run that does")
@@ -91,8 +97,24 @@ def _choice(key: str, title: str, start: Start, learner: Learner) -> Choice:
             f"{title} tells {ways} classes apart: the playground needs {limits.FEWEST_CLASSES}"
         )
     return Choice(
-        key, title, _method(learner), start, ways, channels, size, learner.steps, learner.lr
+        key=key,
+        title=title,
+        method=_method(learner),
+        start=start,
+        ways=ways,
+        channels=channels,
+        size=size,
+        ink=channels == 1 and data in INK,
+        steps=learner.steps,
+        lr=learner.lr,
     )
+
+
+def _data_of(run: Path) -> str | None:
+    """What a run was trained on; a folder of `metamirror.save` does not tell."""
+    if not (run / "config.json").is_file():
+        return None
+    return load_config(run).data.partition(":")[0]
 
 
 def _method(learner: Learner) -> str:

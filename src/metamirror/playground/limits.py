@@ -6,6 +6,8 @@ BODY_BYTES = 2_000_000
 """Of a request: 25 colour pictures of the largest size, and room to spare."""
 DRAIN_BYTES = 64_000_000
 """Of a refused request that are read and dropped, so that its sender gets to see the reason."""
+HEADER_SECONDS = 10.0
+"""Within which a connection has to say what it wants."""
 BODY_SECONDS = 20.0
 """Within which a request has to arrive."""
 

@@ -1,9 +1,7 @@
 """Drawings and picture files, made into what a start was trained on.
 
-A start knows letters of one size in the middle of the picture, with strokes of a letter's
-thickness, light on dark. A person draws small or large, in a corner, with any pen, and
-photographs dark ink on grey paper. Both the examples and what is to be recognised pass through
-here, so that they differ in what they show and not in how it was drawn.
+Both the examples and what is to be recognised pass through here, so that they differ in what they
+show and not in how it was drawn: in neither place, size, pen nor paper.
 """
 
 from __future__ import annotations
@@ -14,22 +12,14 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from metamirror.data.reading.pictures import fit
+from metamirror.fewshot.ink import LETTER, SMALLEST, drawn_on
 
-LETTER = 19 / 28
-"""The longer side of a letter, as a share of the picture: that of `glyphs`."""
 PEN = 2.6 / 28
 """The thickness of a stroke: between the regular and the bold faces of `glyphs`."""
-SMALLEST = 0.2
-"""A drawing that takes less of the pad is a dot or a comma, and stays small."""
 AT_ONCE = 256
 """Line segments that are measured at a time, so that memory does not grow with a drawing."""
-FAINTEST = 24
-"""Of 255: what differs less than this from the paper is noise, and so is a whole picture of it."""
-FLOOR = 0.25
-"""Of the darkest ink: below it there are shadows on the paper."""
 
 
 @dataclass(frozen=True)
@@ -63,21 +53,19 @@ class Pixels:
 Picture = Strokes | Pixels
 
 
-def prepare(picture: Picture, channels: int, size: int) -> NDArray[np.uint8]:
+def prepare(picture: Picture, channels: int, size: int, ink: bool) -> NDArray[np.uint8]:
     """The picture as a start takes it: (size, size, channels).
 
-    A grey start gets light ink on a dark ground, brought to the middle and to a letter's size; one
-    for colours gets the photograph as it is, or the drawing on white paper.
+    A start for ink gets it light on a dark ground, in the middle and of a letter's size; any other
+    gets the photograph as it is, or the drawing on white paper.
 
-    >>> prepare(Strokes((((0.1, 0.1), (0.2, 0.3)),)), 1, 28).shape
+    >>> prepare(Strokes((((0.1, 0.1), (0.2, 0.3)),)), 1, 28, ink=True).shape
     (28, 28, 1)
     """
     if isinstance(picture, Strokes):
-        ink = _draw(picture, size)
-        return ink if channels == 1 else np.repeat(255 - ink, 3, axis=2)
-    if channels == 3:
-        return fit(picture.values, size, 3)
-    return _centre(_ink(picture), size)
+        drawn = _draw(picture, size)
+        return drawn if ink else np.repeat(255 - drawn, channels, axis=2)
+    return drawn_on(picture.values, size) if ink else fit(picture.values, size, channels)
 
 
 def _draw(drawing: Strokes, size: int) -> NDArray[np.uint8]:
@@ -113,34 +101,3 @@ def _distances(
         squares = (x - x0 - along * dx) ** 2 + (y - y0 - along * dy) ** 2
         np.minimum(nearest, squares.min(2), out=nearest)
     return np.sqrt(nearest)
-
-
-def _ink(picture: Pixels) -> NDArray[np.float32]:
-    """How far each pixel is from the paper, which is what most of the border shows, in [0, 1]."""
-    values = picture.values
-    grey = (
-        np.asarray(Image.fromarray(values).convert("L")) if values.shape[2] == 3 else values[..., 0]
-    )
-    border = np.concatenate([grey[0], grey[-1], grey[1:-1, 0], grey[1:-1, -1]])
-    ink = np.abs(grey.astype(np.float32) - np.median(border))
-    if ink.max() < FAINTEST:
-        raise ValueError("is blank: nothing in it differs from its border")
-    share: NDArray[np.float32] = np.clip((ink / ink.max() - FLOOR) / (1 - FLOOR), 0, 1)
-    return share
-
-
-def _centre(ink: NDArray[np.float32], size: int) -> NDArray[np.uint8]:
-    """The inked part, brought to a letter's size and to the middle."""
-    rows, columns = (np.flatnonzero(ink.max(axis) > FLOOR) for axis in (1, 0))
-    inked = ink[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
-    scale = LETTER * size / max(max(inked.shape), SMALLEST * max(ink.shape))
-    height, width = (max(1, round(n * scale)) for n in inked.shape)
-    # PIL widens its filter where a picture shrinks, so that thin strokes fade and do not break.
-    small = Image.fromarray(inked).resize((width, height), Image.Resampling.BICUBIC)
-    strokes = np.asarray(small)
-    # Faded ones regain what they had.
-    strokes = np.clip(strokes / strokes.max(), 0, 1)
-    picture = np.zeros((size, size, 1), np.uint8)
-    top, left = (size - height) // 2, (size - width) // 2
-    picture[top : top + height, left : left + width, 0] = np.rint(255 * strokes)
-    return picture

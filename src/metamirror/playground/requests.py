@@ -15,6 +15,9 @@ from metamirror.playground import limits
 from metamirror.playground.pictures import Picture, Pixels, Strokes
 from metamirror.playground.refusal import Refusal
 
+JOINERS = dict.fromkeys(map(ord, "\u200c\u200d"))
+"""Invisible, and yet letters of Persian, Hindi and many signs of faces need them."""
+
 
 @dataclass(frozen=True)
 class Adapt:
@@ -133,7 +136,8 @@ def _class_name(value: Any, where: str) -> str:
     if not name:
         _refuse(f"{where} is empty; give the class a name")
     # Adapted models and folders of pictures take their class names from each other.
-    if name in (".", "..") or any(letter in "/\\" or not letter.isprintable() for letter in name):
+    bare = name.translate(JOINERS)
+    if bare in ("", ".", "..") or "/" in bare or "\\" in bare or not bare.isprintable():
         _refuse(f"{where} is {name!r}; a name has no slashes, control characters or dots alone")
     return name
 

@@ -11,6 +11,7 @@ from metamirror.playground import limits
 from metamirror.playground.app import make_app
 from metamirror.playground.choices import on_offer
 from metamirror.playground.guard import is_local
+from metamirror.playground.protocol import PunctualProtocol
 from metamirror.progress import say
 
 
@@ -21,7 +22,7 @@ def serve(run: Path | None, host: str, port: int) -> None:
         app = make_app(on_offer(run), host)
         config = uvicorn.Config(
             app,
-            http="h11",
+            http=PunctualProtocol,
             ws="none",
             log_level="warning",
             access_log=False,

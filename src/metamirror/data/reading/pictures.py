@@ -75,7 +75,9 @@ def decode(
         raise _bad(name, error) from error
 
 
-def pixels_of(picture: Image.Image, name: str, size: int, channels: int) -> npt.NDArray[np.uint8]:
+def pixels_of(
+    picture: Image.Image, name: str, size: int | None, channels: int
+) -> npt.NDArray[np.uint8]:
     """A picture that is open already, as `decode` would give it.
 
     >>> pixels_of(Image.new("RGBA", (40, 30)), "mine", 28, 1).shape

@@ -1,7 +1,7 @@
 // The classes and their examples: a card each, with squares to draw in.
 
 import { Pad } from "./pad.js";
-import { FilePicture } from "./pictures.js";
+import { FilePicture, InkPicture } from "./pictures.js";
 
 const FEWEST = 2;
 const LETTERS = "ABCDE";
@@ -40,7 +40,10 @@ export class Classes {
     this.#arrange();
   }
 
-  get drawn() { return this.cards.some((card) => card.pads.some((pad) => pad.strokes.length)); }
+  /** Whether there is anything that a person drew or brought along. */
+  get own() {
+    return this.cards.some((card) => card.full.some((pad) => !(pad.picture instanceof InkPicture)));
+  }
 
   /** As a request has them; throws with what is missing, and moves the focus there. */
   value(channels) {

@@ -22,7 +22,7 @@ async function begin() {
   const chart = new Chart(page.chart);
   const trial = new Trial(page, problem);
   let adapted = false; // whether there is a model to compare other settings with
-  let running = 0;
+  let running = new AbortController(); // of the adaptation that counts
   let sample = -1;
 
   const classes = new Classes(page.classes, page["add-class"], {
@@ -81,10 +81,19 @@ async function begin() {
     return lr === start().lr ? null : lr;
   }
 
+  /** What was asked for before is no longer wanted, and the server need not go on with it. */
+  function another() {
+    running.abort();
+    page.adapt.removeAttribute("aria-busy");
+    running = new AbortController();
+    return running;
+  }
+
+  /** Whether it came to an end, and nothing else was begun meanwhile. */
   async function adapt() {
     clearTimeout(soon);
     problem("");
-    const mine = ++running;
+    const mine = another();
     page.adapt.setAttribute("aria-busy", "true");
     try {
       const { channels, key } = start();
@@ -94,10 +103,13 @@ async function begin() {
         lr: stepSize(),
         classes: classes.value(channels),
       };
-      const answer = await server.adapt(request);
-      if (mine === running) show(answer, request, channels);
+      const answer = await server.adapt(request, mine.signal);
+      if (mine !== running) return false;
+      show(answer, request, channels);
+      return true;
     } catch (error) {
       if (mine === running) problem(error.message);
+      return false;
     } finally {
       if (mine === running) page.adapt.removeAttribute("aria-busy");
     }
@@ -124,7 +136,7 @@ async function begin() {
 
   function reset() {
     adapted = false;
-    running++;
+    another();
     clearTimeout(soon);
     problem("");
     classes.fill();
@@ -132,15 +144,16 @@ async function begin() {
     page.result.hidden = true;
     page.waiting.hidden = false;
     page.adapt.textContent = "Adapt";
-    page.adapt.removeAttribute("aria-busy");
     usual();
   }
 
   async function letters() {
-    if (classes.drawn && !confirm("Put letters in place of your drawings?")) return;
+    if (classes.own && !confirm("Put letters in place of your examples?")) return;
     sample = (sample + 1) % samples;
+    const mine = another();
     try {
       const given = await server.sample(sample);
+      if (mine !== running) return; // something else was begun meanwhile
       reset();
       const most = start().most_classes;
       const kept = given.classes.slice(0, most);
@@ -149,8 +162,7 @@ async function begin() {
         pictures: examples.map((picture) => new InkPicture(picture)),
       })));
       trial.offer(given.tries.filter(({ name }) => kept.some((each) => each.name === name)));
-      await adapt();
-      trial.next();
+      if (await adapt()) trial.next();
     } catch (error) {
       problem(error.message);
     }

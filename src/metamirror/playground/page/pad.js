@@ -2,7 +2,8 @@
 
 const PEN = 0.085; // thickness on the screen; the server draws its own
 const STEP = 0.05; // of the keyboard's pen
-const MOST_POINTS = 1400; // a little below what the server takes
+const MOST_POINTS = 1400, MOST_STROKES = 100; // what the server takes, or a little less
+const ENDS = ["pointerup", "pointercancel", "lostpointercapture"];
 const pads = new Set();
 
 export class Pad {
@@ -13,6 +14,7 @@ export class Pad {
     this.strokes = [];
     this.picture = null;
     this.pen = null; // of the keyboard: {x, y, down}
+    this.pointer = null; // that draws: of several fingers, the first
     pads.add(this);
     canvas.addEventListener("pointerdown", (event) => this.#begin(event));
     canvas.addEventListener("keydown", (event) => this.#key(event));
@@ -77,27 +79,32 @@ export class Pad {
   }
 
   #begin(event) {
-    if (event.button !== 0 || this.picture) return;
+    if (event.button !== 0 || this.picture || this.pointer !== null) return;
     event.preventDefault();
     this.canvas.focus({ preventScroll: true });
     this.pen = null;
     const { canvas } = this;
+    if (this.strokes.length >= MOST_STROKES) return;
     canvas.setPointerCapture(event.pointerId);
-    this.strokes.push([this.#place(event)]);
+    this.pointer = event.pointerId;
+    const stroke = [this.#place(event)];
+    this.strokes.push(stroke);
     this.#update();
     const move = (moved) => {
       if (moved.pointerId !== event.pointerId) return;
       const all = moved.getCoalescedEvents?.() ?? [];
-      for (const each of all.length ? all : [moved]) this.#extend(this.#place(each));
-      this.#update();
+      for (const each of all.length ? all : [moved]) this.#extend(stroke, this.#place(each));
+      // It may have been cleared under the pen.
+      if (this.strokes.includes(stroke)) this.#update();
     };
     const end = (ended) => {
       if (ended.pointerId !== event.pointerId) return;
+      this.pointer = null;
       canvas.removeEventListener("pointermove", move);
-      for (const kind of ["pointerup", "pointercancel"]) canvas.removeEventListener(kind, end);
+      for (const kind of ENDS) canvas.removeEventListener(kind, end);
     };
     canvas.addEventListener("pointermove", move);
-    for (const kind of ["pointerup", "pointercancel"]) canvas.addEventListener(kind, end);
+    for (const kind of ENDS) canvas.addEventListener(kind, end);
   }
 
   #place(event) {
@@ -107,8 +114,7 @@ export class Pad {
     return [share(event.clientX, box.left, box.width), share(event.clientY, box.top, box.height)];
   }
 
-  #extend(point) {
-    const stroke = this.strokes.at(-1);
+  #extend(stroke, point) {
     const [x, y] = stroke.at(-1);
     const full = this.strokes.reduce((sum, each) => sum + each.length, 0) >= MOST_POINTS;
     if (!full && Math.hypot(point[0] - x, point[1] - y) > 0.008) stroke.push(point);
@@ -128,13 +134,14 @@ export class Pad {
     const { pen } = this;
     if (event.key === " ") {
       pen.down = !pen.down;
+      if (pen.down && this.strokes.length >= MOST_STROKES) pen.down = false;
       if (pen.down) this.strokes.push([[pen.x, pen.y]]);
     } else {
       const [right, down] = move[event.key];
       const moved = (at, by) => Number(Math.min(1, Math.max(0, at + by * STEP)).toFixed(3));
       pen.x = moved(pen.x, right);
       pen.y = moved(pen.y, down);
-      if (pen.down) this.#extend([pen.x, pen.y]);
+      if (pen.down) this.#extend(this.strokes.at(-1), [pen.x, pen.y]);
     }
     this.#update();
   }

@@ -3,17 +3,19 @@
 const MOST_TRIES = 6;
 
 /** The answer, or an Error with the server's reason. */
-async function ask(path, body) {
+async function ask(path, body, signal) {
   const how = body === undefined ? {} : {
     method: "POST",
     headers: { "content-type": "application/json" },
     body: JSON.stringify(body),
+    signal,
   };
   for (let attempt = 1; ; attempt++) {
     let response;
     try {
       response = await fetch(path, how);
-    } catch {
+    } catch (error) {
+      if (signal?.aborted) throw error;
       throw new Error("The server does not answer. Is it still running?");
     }
     if (response.status === 503 && attempt < MOST_TRIES) {
@@ -33,7 +35,7 @@ async function ask(path, body) {
 export const server = {
   starts: () => ask("api/starts"),
   sample: (number) => ask(`api/samples/${number}`),
-  adapt: (request) => ask("api/adapt", request),
+  adapt: (request, signal) => ask("api/adapt", request, signal),
   predict: (model, picture) => ask(`api/models/${model}/predict`, { picture }),
   file: (model) => `api/models/${model}/file`,
 };

@@ -46,7 +46,7 @@ export class Trial {
     const { name, picture } = this.tries[this.at];
     this.pad.show(new InkPicture(picture));
     this.answer = name;
-    this.page.verdict.textContent = "…";
+    if (this.model) this.page.verdict.textContent = "…";
   }
 
   reset() {

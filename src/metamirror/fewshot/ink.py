@@ -1,0 +1,72 @@
+"""What was drawn on a picture, as starts for letters know it.
+
+Such a start has seen letters of one size in the middle of the picture, light on dark. People draw
+small or large, in a corner, and photograph dark ink on grey paper. What is found here differs in
+what it shows, and not in how it was drawn.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+LETTER = 19 / 28
+"""The longer side of a letter, as a share of the picture: that of `glyphs`."""
+SMALLEST = 0.2
+"""A drawing that takes less of its paper is a dot or a comma, and stays small."""
+FAINTEST = 24
+"""Of 255: what differs less than this from the paper is noise, and so is a whole picture of it."""
+FLOOR = 0.25
+"""Of the darkest ink: below it there are shadows on the paper."""
+LONGEST = 128
+"""Pixels of the longer side that are looked at: a letter has fewer, and noise goes away."""
+
+
+def drawn_on(pixels: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
+    """The ink of a picture (height, width, channels), light on dark: (size, size, 1).
+
+    It is brought to the middle and to a letter's size; dark ink and light ink look alike.
+
+    >>> paper = np.full((60, 90, 3), 240, np.uint8)
+    >>> paper[10:20, 5:9] = 30
+    >>> found = drawn_on(paper, 28)
+    >>> found.shape, int(found[0, 0, 0]), int(found[14, 14, 0])
+    ((28, 28, 1), 0, 255)
+    """
+    return _centred(_ink(_grey(pixels)), size)
+
+
+def _grey(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """(height, width), of which neither is larger than need be."""
+    flat = pixels[..., 0] if pixels.shape[2] == 1 else pixels
+    picture = Image.fromarray(np.ascontiguousarray(flat)).convert("L")
+    # PIL widens the filter where a picture shrinks, so that thin strokes fade and do not break.
+    picture.thumbnail((LONGEST, LONGEST), Image.Resampling.LANCZOS)
+    return np.asarray(picture)
+
+
+def _ink(grey: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """How far each pixel is from the paper, which is what most of the border shows, in [0, 1]."""
+    border = np.concatenate([grey[0], grey[-1], grey[1:-1, 0], grey[1:-1, -1]])
+    ink = np.abs(grey.astype(np.float32) - np.median(border))
+    if ink.max() < FAINTEST:
+        raise ValueError("is blank: nothing in it differs from its border")
+    share: NDArray[np.float32] = np.clip((ink / ink.max() - FLOOR) / (1 - FLOOR), 0, 1)
+    return share
+
+
+def _centred(ink: NDArray[np.float32], size: int) -> NDArray[np.uint8]:
+    """The inked part, brought to a letter's size and to the middle."""
+    rows, columns = (np.flatnonzero(ink.max(axis) > FLOOR) for axis in (1, 0))
+    inked = ink[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+    scale = LETTER * size / max(max(inked.shape), SMALLEST * max(ink.shape))
+    height, width = (max(1, round(n * scale)) for n in inked.shape)
+    small = Image.fromarray(inked).resize((width, height), Image.Resampling.BICUBIC)
+    strokes = np.asarray(small)
+    # Faded ones regain what they had.
+    strokes = np.clip(strokes / strokes.max(), 0, 1)
+    picture = np.zeros((size, size, 1), np.uint8)
+    top, left = (size - height) // 2, (size - width) // 2
+    picture[top : top + height, left : left + width, 0] = np.rint(255 * strokes)
+    return picture
