@@ -31,8 +31,8 @@ class Features:
             raise ValueError(f"Complex data not supported: X is {array.dtype}")
         if array.size and isinstance(array.flat[0], os.PathLike):
             raise ValueError(
-                f"X does not consist of numbers, which is what this start takes, but of files, such "
-                f"as {array.flat[0]}: choose a start for pictures, or read them first"
+                f"X does not consist of numbers, which this start takes, but of files, such as "
+                f"{array.flat[0]}: choose a start for pictures, or read them first"
             )
         try:
             array = array.astype(np.float64)
