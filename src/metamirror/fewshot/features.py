@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,12 +29,15 @@ class Features:
         array = np.asarray(x)
         if array.dtype.kind == "c":
             raise ValueError(f"Complex data not supported: X is {array.dtype}")
+        if array.size and isinstance(array.flat[0], os.PathLike):
+            raise ValueError(
+                f"X does not consist of numbers, which this start takes, but of files, such as "
+                f"{array.flat[0]}: choose a start for pictures, or read them first"
+            )
         try:
             array = array.astype(np.float64)
-        except (TypeError, ValueError) as error:
-            raise ValueError(
-                f"X does not consist of numbers, which is what this start takes: {error}"
-            ) from error
+        except ValueError as error:
+            raise ValueError(f"X does not consist of numbers: {error}") from error
         if array.ndim < 2:
             raise ValueError(
                 f"X has shape {array.shape}; one row for each example is needed. Reshape your data "
