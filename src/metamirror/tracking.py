@@ -36,7 +36,7 @@ class Tracker:
             warn(f"{run / METRICS} has {size} bytes, and had {keep} when the checkpoint was made")
         os.ftruncate(self._metrics, min(size, keep))
         os.lseek(self._metrics, 0, os.SEEK_END)
-        self._timing = (run / TIMING).open("a")
+        self._timing = os.open(run / TIMING, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         self._began, self._first = time.monotonic(), step
 
     def __enter__(self) -> Tracker:
@@ -49,8 +49,7 @@ class Tracker:
         seconds = time.monotonic() - self._began
         rate = (step - self._first) / max(seconds, 1e-9)
         timing = {"step": step, "seconds": round(seconds, 3), "steps_per_second": round(rate, 3)}
-        self._timing.write(to_json(timing, indent=None) + "\n")
-        self._timing.flush()
+        _write(self._timing, (to_json(timing, indent=None) + "\n").encode(), self.run / TIMING)
         if self._events is not None:
             for name, value in values.items():
                 if value is not None:
@@ -68,7 +67,7 @@ class Tracker:
         trace: TracebackType | None,
     ) -> None:
         os.close(self._metrics)
-        self._timing.close()
+        os.close(self._timing)
         if self._events is not None:
             self._events.close()
 

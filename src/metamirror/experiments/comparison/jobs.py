@@ -83,6 +83,9 @@ def read_record(out: Path, job: Job) -> Record | None:
         return None
     try:
         record = Record(**read_json(file))
+        kinds = ((record.found, dict), (record.tasks_file, str), (record.reason, str))
+        if any(value is not None and not isinstance(value, kind) for value, kind in kinds):
+            raise TypeError("a field of another kind")
     except TypeError as error:
         raise ValueError(f"{file} is not the record of a run: remove it") from error
     if record.job != asdict(job):

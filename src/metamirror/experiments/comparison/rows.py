@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import statistics
 from collections.abc import Mapping, Sequence
@@ -16,8 +17,11 @@ from metamirror.experiments.comparison.entries import BASELINE
 from metamirror.experiments.comparison.jobs import Job, Record, read_record
 from metamirror.experiments.comparison.plan import Row
 from metamirror.experiments.intervals import Figures, estimate
+from metamirror.report.collect import mapping, number
 from metamirror.tracking import TIMING
 
+CLOCK = ("step", "seconds", "steps_per_second")
+"""What a line of a run's clock says."""
 BySeed = Mapping[int | None, Figures]
 
 
@@ -137,7 +141,7 @@ def seconds_per_iteration(run: Path) -> float | None:
     file = run / TIMING
     if not file.is_file():
         return None
-    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    lines = _lines(file)
     stretches: list[float] = [
         (after["seconds"] - before["seconds"]) / (after["step"] - before["step"])
         for before, after in pairwise(lines)
@@ -147,6 +151,18 @@ def seconds_per_iteration(run: Path) -> float | None:
         return statistics.median(stretches)
     rates = [line["steps_per_second"] for line in lines if line["steps_per_second"]]
     return 1 / statistics.median(rates) if rates else None
+
+
+def _lines(file: Path) -> list[dict[str, float]]:
+    """The whole lines of a run's clock. A full disk can leave half of one, which times nothing."""
+    found = []
+    for text in file.read_text(errors="replace").splitlines():
+        with contextlib.suppress(ValueError, RecursionError):
+            line = mapping(json.loads(text))
+            known = {k: v for k in CLOCK if (v := number(line.get(k))) is not None}
+            if len(known) == len(CLOCK):
+                found.append(known)
+    return found
 
 
 def _add_relative_times(table: list[dict[str, Any]]) -> None:
