@@ -12,7 +12,8 @@ from hypothesis import settings
 
 here = Path(__file__).parent
 benchmarks = here.parent / "benchmarks"
-helpers = [here, here / "mirror_maps", here / "data", here / "playground", benchmarks]
+folders = ("mirror_maps", "data", "playground", "faults")
+helpers = [here, *(here / folder for folder in folders), benchmarks]
 sys.path[:0] = map(str, helpers)
 # Tests never touch a user's data. The processes of one run share a folder (the first one makes it,
 # the others inherit its environment), so that letters are drawn once.
