@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
+import faults_table
 import playground_figures
 import speed_table
 import starts
@@ -33,6 +34,7 @@ def comparison(name: str, results: Path) -> str:
 
 PAGES: Mapping[str, Tables] = {
     "docs/speed.md": speed_table.TABLES,
+    "docs/reliability.md": faults_table.TABLES,
     "docs/adapting.md": {"results/starts.json: make starts": starts.table},
     "docs/playground.md": {
         "results/playground.json: make results/playground.json": playground_figures.figures

@@ -136,8 +136,9 @@ def add_on_full_disks(folder: Path) -> int:
     more = {f"train/n9999/{i}.png": sources.picture(i) for i in range(40)}
     new = sources.write_folder(folder / "new", {**sources.folders(), **more})
     tried = 0
-    for extra in (0, 200, 1000):
-        with Disk(folder / f"data-{extra}", 2000 + extra) as disk:
+    # The old set has 1.0 MB and the new one 1.9.
+    for size in (1_200, 2_000, 2_700):
+        with Disk(folder / f"data-{size}", size) as disk:
             words = ("data", "add", "mini-imagenet", "--data-dir", str(disk.at), "--from")
             assert said((*words, str(old)))[0] == 0
             before = Store(disk.at).check("mini-imagenet")["sha256"]

@@ -111,7 +111,7 @@ def kill_training(folder: Path, kills: int, seed: int = 0) -> dict[str, Any]:
         process = started(*words, "--out", str(run), "--resume")
         before, more = lines(run), choice.randrange(10)
         # The tail of metrics.jsonl that belongs to no checkpoint is cut off when a life begins.
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 200
         while lines(run) < before + more - 3 and time.monotonic() < deadline:
             time.sleep(0.002)
         time.sleep(choice.uniform(0, 0.1))
@@ -198,7 +198,7 @@ def kill_comparing(folder: Path, kills: int, seed: int = 0) -> dict[str, Any]:
     for _ in range(kills):
         process = started(*COMPARE, "--out", str(out))
         before = _progress(out)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 200
         wanted = before + choice.randrange(1, 10)
         while process.is_alive() and _progress(out) < wanted and time.monotonic() < deadline:
             time.sleep(0.005)
@@ -225,7 +225,7 @@ def _progress(out: Path) -> int:
 
 def _wait_for_workers(out: Path) -> None:
     """A process whose master is gone ends at once, and leaves its claim behind."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 200
     for owner in out.glob("cells/*/owner.json"):
         try:
             pid = json.loads(owner.read_text())["pid"]

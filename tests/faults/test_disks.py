@@ -13,7 +13,7 @@ from pathlib import Path
 import disks
 import pytest
 import sources
-from killing import COMPARE, TRAIN, ended, started
+from killing import COMPARE, ended, started
 
 from metamirror.cli import main
 from metamirror.data.benchmarks import install
@@ -39,9 +39,9 @@ def test_what_may_only_be_read_is_read(tmp_path: Path):
 
 def test_a_run_folder_that_vanishes_is_missed_by_name(tmp_path: Path, capfd):
     run = tmp_path / "run"
-    words = (*TRAIN, "--iterations", "100000", "--checkpoint-every", "1", "--validate-every", "0")
+    words = (*disks.TRAIN, "--iterations", "100000")
     process = started(*words, "--out", str(run))
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 200
     while not (run / "last" / "learner.json").exists() and time.monotonic() < deadline:
         time.sleep(0.01)
     os.rename(run, tmp_path / "elsewhere")
@@ -84,7 +84,7 @@ def test_installed_pictures_that_vanish_are_named(tmp_path: Path, capsys):
 
 
 def test_a_clock_that_jumps_changes_nothing(tmp_path: Path):
-    words = (*TRAIN, "--iterations", "6", "--checkpoint-every", "2", "--validate-every", "3")
+    words = disks.TRAIN
     assert ended(started(*words, "--out", str(tmp_path / "whole"))) == 0
     process = forks().Process(target=_jumping, args=([*words, "--out", str(tmp_path / "jumped")],))
     process.start()
@@ -114,7 +114,7 @@ def test_pictures_from_the_past_and_the_future_are_pictures(tmp_path: Path):
 
 def test_a_second_comparison_is_told_of_the_first(tmp_path: Path, capsys):
     process = started(*COMPARE, "--iterations", "100000", "--out", str(tmp_path / "out"))
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 200
     while not (tmp_path / "out" / "owner.json").exists() and time.monotonic() < deadline:
         time.sleep(0.01)
     assert main([*COMPARE, "--out", str(tmp_path / "out")]) == 2
