@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 PEERS := $(VENV)/.peers
 
-.PHONY: quickstart test lint types docs wheel-test range sinusoid starts speed clean
+.PHONY: quickstart test lint types docs wheel-test range sinusoid starts speed faults audit clean
 
 quickstart: $(INSTALLED)
 	$(BIN)/metamirror quickstart
@@ -115,6 +115,17 @@ docs/playground.png: $(wildcard src/metamirror/playground/page/*) | $(INSTALLED)
 
 results/playground.json: benchmarks/playground_figures.py | $(INSTALLED)
 	$(BIN)/python benchmarks/playground_figures.py --out $@
+	$(BIN)/python benchmarks/pages.py --write
+
+# What docs/reliability.md shows: hours on one core. Parts that are done are kept in results/faults;
+# `python tests/faults/campaign.py PART` does one again.
+faults: $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/python tests/faults/campaign.py
+	$(BIN)/python benchmarks/pages.py --write
+
+# What is known against the pinned dependencies; needs a network.
+audit: $(INSTALLED)
+	$(BIN)/python tools/audit.py
 	$(BIN)/python benchmarks/pages.py --write
 
 clean:

@@ -9,12 +9,15 @@ from typing import Any
 from metamirror.files import read_json
 from speed_table import NOTHING
 
+PICTURE = (
+    "![Support loss, gradient norm and query accuracy against the inner step](convergence.svg)"
+)
 SHOWN = (0, 1, 3, 5, 10)
 """Inner steps of which the support loss is told."""
 
 
 def table(name: str, results: Path) -> str:
-    """A line for each curve: its support losses, and the paper's observations."""
+    """The figure, and a line for each curve: its support losses, and the paper's observations."""
     file = results / "study" / name / "convergence.json"
     if not file.exists():
         return NOTHING
@@ -29,7 +32,7 @@ def table(name: str, results: Path) -> str:
     ]
     align = ["---", *["---:"] * (len(head) - 1)]
     lines = [head, align, *(_cells(curve, steps) for curve in found["curves"])]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return "\n".join([PICTURE, "", *(f"| {' | '.join(line)} |" for line in lines)])
 
 
 def _cells(curve: Mapping[str, Any], steps: list[int]) -> list[str]:

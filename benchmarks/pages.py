@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 import convergence_table
+import faults_table
 import method_table
 import playground_figures
 import speed_table
@@ -37,6 +38,7 @@ PAGES: Mapping[str, Tables] = {
     "README.md": {"results/sinusoid: make sinusoid": method_table.sinusoid},
     "docs/choosing.md": {"methods": method_table.registry, "measured": method_table.measured},
     "docs/speed.md": speed_table.TABLES,
+    "docs/reliability.md": faults_table.TABLES,
     "docs/adapting.md": {"results/starts.json: make starts": starts.table},
     "docs/playground.md": {
         "results/playground.json: make results/playground.json": playground_figures.figures

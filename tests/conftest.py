@@ -12,7 +12,8 @@ from hypothesis import settings
 
 here = Path(__file__).parent
 beside = [here.parent / "benchmarks", here.parent / "tools"]
-helpers = [here, here / "mirror_maps", here / "data", here / "playground", *beside]
+folders = ("mirror_maps", "data", "playground", "faults")
+helpers = [here, *(here / folder for folder in folders), *beside]
 sys.path[:0] = map(str, helpers)
 # Tests never touch a user's data. The processes of one run share a folder (the first one makes it,
 # the others inherit its environment), so that letters are drawn once.

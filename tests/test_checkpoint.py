@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+import safetensors.torch
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -133,6 +134,15 @@ def damage(folder, what: str) -> None:
         config.write_text(json.dumps(values))
     elif what == "no config":
         config.unlink()
+    elif what == "an option of the learner":
+        config.write_text(json.dumps(values | {"options": {"steps": 3}}))
+    elif what == "a size in words":
+        config.write_text(json.dumps(values | {"model": values["model"] | {"hidden": "wide"}}))
+    elif what in ("whole numbers", "two types"):
+        held = safetensors.torch.load(tensors.read_bytes())
+        kind = torch.int64 if what == "whole numbers" else torch.float16
+        held["model.head.bias"] = held["model.head.bias"].to(kind)
+        tensors.write_bytes(safetensors.torch.save(held))
     elif what == "another method":
         config.write_text(json.dumps(values | {"method": "maml", "options": {}}))
     else:
@@ -149,6 +159,10 @@ DAMAGES = {
     "no text": "learner.json is not valid JSON",
     "a field missing": r"learner.json is damaged: it lacks \['lr'\]",
     "no config": "holds no learner",
+    "an option of the learner": "learner.json describes no learner",
+    "a size in words": "learner.json|hidden",
+    "whole numbers": "is torch.int64 in .*learner.safetensors, not torch.float32",
+    "two types": "learner.safetensors is damaged: it holds both",
     "another method": "does not fit this learner.*geometry.rates",
     "another width": r"has shape \(16, 16\).*and \(8, 16\) in the learner",
 }

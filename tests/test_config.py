@@ -77,6 +77,8 @@ BAD_FILES = {
     "a key from nowhere": ({"quantum": 1}, "unknown key 'quantum'; known: method, "),
     "a bad choice": ({"optimizer": "lion"}, "optimizer is 'lion'.*'adam'"),
     "half an iteration": ({"iterations": 1.5}, "iterations is 1.5"),
+    "an endless run": ({"iterations": float("inf")}, "iterations is too large"),
+    "a rate beyond all floats": ({"lr": 10**400}, "lr is too large"),
 }
 
 
@@ -93,9 +95,12 @@ def test_a_missing_file_is_named(name: str, tmp_path: Path):
         load_config(tmp_path / name)
 
 
-def test_toml_that_is_none_is_named(tmp_path: Path):
-    (tmp_path / "a.toml").write_text("method = ")
-    with pytest.raises(ValueError, match="not valid TOML"):
+@pytest.mark.parametrize(
+    "text", ["method = ", "ways = " + "[" * 2000 + "]" * 2000, f"ways = {'9' * 5000}"], ids=len
+)
+def test_toml_that_is_none_is_named(text: str, tmp_path: Path):
+    (tmp_path / "a.toml").write_text(text)
+    with pytest.raises(ValueError, match=r"a\.toml is not valid TOML"):
         load_config(tmp_path / "a.toml")
 
 
@@ -122,12 +127,19 @@ BAD_VALUES = {
     "image_size": 0,
     "seed": -1,
 }
+TOO_MANY = ("iterations", "tasks_per_step", "shots", "ways", "steps", "val_tasks", "width")
 
 
 @pytest.mark.parametrize("name", BAD_VALUES)
 def test_a_value_that_no_run_can_have_is_named(name: str):
     with pytest.raises(ValueError, match=f"^{name} is {BAD_VALUES[name]}"):
         replace(SMALL, **{name: BAD_VALUES[name]}).check()
+
+
+@pytest.mark.parametrize("name", TOO_MANY)
+def test_a_count_beyond_all_machines_is_named(name: str):
+    with pytest.raises(ValueError, match=f"^{name} is {10**30}"):
+        replace(SMALL, **{name: 10**30}).check()
 
 
 def test_a_run_can_be_started_again_from_its_own_file(tmp_path: Path):

@@ -67,7 +67,7 @@ def test_a_curve_is_a_line_with_its_losses_and_the_observations(tmp_path):
     found = {"protocol": {"steps": 6}, "curves": [reference, other]}
     (tmp_path / "study" / "x").mkdir(parents=True)
     write_json(tmp_path / "study" / "x" / "convergence.json", found)
-    head, _, *lines = convergence_table.table("x", tmp_path).splitlines()
+    _, _, head, _, *lines = convergence_table.table("x", tmp_path).splitlines()
     assert "loss, k = 5 |" in head
     assert "k = 10" not in head
     assert lines == [

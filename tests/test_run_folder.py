@@ -16,6 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+import torch
 
 import metamirror as mm
 from metamirror import snapshot, tensor_file, tracking
@@ -161,6 +162,33 @@ def test_a_checkpoint_that_does_not_fit_is_refused(run: Path, capsys):
     before = files(run)
     assert_refused(capsys, run, resumed(run), "model.head.weight has shape (1, 4)", "(1, 8)")
     assert {**files(run), "versions.json": b""} == {**before, "versions.json": b""}
+
+
+ODD_CHECKPOINTS = {
+    "a step in words": ({"step": "soon"}, {}, "step is 'soon'"),
+    "a negative step": ({"step": -3}, {}, "step is -3"),
+    "an endless sum": ({"losses": [1]}, {}, "losses is [1]"),
+    "moments that are missing": ({}, {"optimizer/0/exp_avg": None}, "keeps ['exp_avg', "),
+    "moments of nobody": ({}, {"optimizer/99/exp_avg": torch.zeros(1)}, "parameter 99"),
+    "moments that count": ({}, {"optimizer/0/exp_avg": torch.int64}, "does not fit"),
+    "a short random state": ({}, {"random/cpu": torch.zeros(3, dtype=torch.uint8)}, "random state"),
+    "a best of another shape": ({}, {"best/model.head.bias": torch.zeros(7)}, "model.head.bias"),
+}
+
+
+@pytest.mark.parametrize("case", ODD_CHECKPOINTS)
+def test_a_checkpoint_that_claims_the_impossible_is_refused(case: str, run: Path, capsys):
+    """Intact by its checksum: whoever can write a file can write that, too."""
+    said, changed, words = ODD_CHECKPOINTS[case]
+    for file in snapshot.files(run):
+        tensors, facts = tensor_file.read(file)
+        for name, value in changed.items():
+            if value is None:
+                del tensors[name]
+            else:
+                tensors[name] = tensors[name].to(value) if isinstance(value, torch.dtype) else value
+        file.write_bytes(tensor_file.pack(tensors, facts | said))
+    assert_refused(capsys, run, resumed(run), words)
 
 
 def test_a_learner_whose_description_does_not_fit_is_refused(run: Path, capsys):

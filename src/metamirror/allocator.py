@@ -7,6 +7,8 @@ import os
 import platform
 from collections.abc import Sequence
 
+import torch
+
 # Numbers of options of mallopt, from glibc's malloc.h.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
 
@@ -57,6 +59,16 @@ def small_pictures(example_shape: Sequence[int]) -> bool:
     (True, False, False)
     """
     return len(example_shape) == 3 and max(example_shape[1:]) <= SMALL_PICTURE
+
+
+def memory_ran_out(error: RuntimeError) -> bool:
+    """Whether an error of torch says that there is not enough memory, or never could be.
+
+    >>> memory_ran_out(RuntimeError("DefaultCPUAllocator: can't allocate memory: ..."))
+    True
+    """
+    words = ("can't allocate memory", "not enough memory", "overflow", "out of memory")
+    return isinstance(error, torch.OutOfMemoryError) or any(w in str(error) for w in words)
 
 
 def _mallopt(option: int, value: int) -> bool:

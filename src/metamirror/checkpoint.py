@@ -17,6 +17,8 @@ from metamirror.types import Loss
 
 FORMAT = 1
 CONFIG, TENSORS = "learner.json", "learner.safetensors"
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+"""Types in which a learner can compute."""
 COMMON = ("steps", "lr", "first_order", "norm", "vectorize")
 FIELDS = {"method", "options", "built_lr", "model", *COMMON, "prior", "loss", "frozen"}
 
@@ -162,9 +164,16 @@ def restore(
         # What a file claims is compared with what it holds before time and memory are spent on it.
         if any(isinstance(v, list) and len(v) > len(tensors) for v in config["model"].values()):
             raise ValueError(f"{described_in} speaks of more layers than {origin} has tensors")
-        with torch.device("meta"):
-            sketch = build(models.build(**config["model"]), copy.deepcopy(prior))
+        try:
+            with torch.device("meta"):
+                sketch = build(models.build(**config["model"]), copy.deepcopy(prior))
+        except ValueError:
+            raise
+        except Exception as error:  # there is no end to what a file can claim
+            words = str(error) or type(error).__name__
+            raise ValueError(f"{described_in} describes no learner: {words}") from error
         check_fit(sketch, tensors, origin)
+        check_one_type(tensors, origin)
         learner = build(models.build(**config["model"]))
     learner.lr = check_lr(config["lr"])
     fill(learner, tensors, origin)
@@ -206,6 +215,15 @@ def check_fit(learner: Learner, stored: dict[str, Tensor], origin: object) -> No
                 f"{name} has shape {tuple(stored[name].shape)} in {origin} and "
                 f"{tuple(tensor.shape)} in the learner"
             )
+        if tensor.is_floating_point() != (stored[name].dtype in FLOATS):
+            raise ValueError(f"{name} is {stored[name].dtype} in {origin}, not {tensor.dtype}")
+
+
+def check_one_type(stored: dict[str, Tensor], origin: object) -> None:
+    """Refuses floats of two types: our own models compute in one."""
+    types = {str(tensor.dtype) for tensor in stored.values() if tensor.is_floating_point()}
+    if len(types) > 1:
+        raise ValueError(f"{origin} is damaged: it holds both {' and '.join(sorted(types))}")
 
 
 def fill(learner: Learner, stored: dict[str, Tensor], origin: object) -> None:

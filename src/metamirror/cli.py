@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from metamirror.adapt_commands import ADAPT_COMMANDS
-from metamirror.allocator import tune_allocator
+from metamirror.allocator import memory_ran_out, tune_allocator
 from metamirror.build import extra_parameters
 from metamirror.config import RunConfig, load_config
 from metamirror.data.folder import absolute_folder, parse_folder
@@ -280,7 +280,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, OSError, MemoryError) as error:
         # Under torchrun several processes may complain, each for itself.
         rank = f" rank {os.environ['RANK']}:" if os.environ.get("WORLD_SIZE", "1") != "1" else ""
-        print(f"metamirror:{rank} {error}", file=sys.stderr)
+        print(f"metamirror:{rank} {error or 'memory ran out'}", file=sys.stderr)
+        return 2
+    except RuntimeError as error:
+        if not memory_ran_out(error):
+            raise
+        print(f"metamirror: memory ran out: {str(error).splitlines()[0]}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as stop:
         print("metamirror: interrupted", file=sys.stderr)

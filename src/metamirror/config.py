@@ -13,6 +13,9 @@ from metamirror.files import read_json
 from metamirror.learner import Norm, check_lr, check_steps
 from metamirror.options import convert
 
+MOST = 2**31 - 1
+"""Of anything that is counted: beyond it torch has errors of its own."""
+
 
 @dataclass(frozen=True)
 class RunConfig:
@@ -100,9 +103,10 @@ class RunConfig:
         check_lr(self.lr)
         from_one = ("ways", "shots", "queries", "iterations", "tasks_per_step", "decay_every")
         for name in (*from_one, "checkpoint_every", "log_every", "width", "image_size"):
-            self._demand(name, lambda v: v >= 1, "at least 1")
-        self._demand("validate_every", lambda v: v >= 0, "at least 0")
-        self._demand("val_tasks", lambda v: v >= 2, "at least 2")
+            self._demand(name, lambda v: 1 <= v <= MOST, f"in 1 .. {MOST}")
+        self._demand("steps", lambda v: v <= MOST, f"at most {MOST}")
+        self._demand("validate_every", lambda v: 0 <= v <= MOST, f"in 0 .. {MOST}")
+        self._demand("val_tasks", lambda v: 2 <= v <= MOST, f"in 2 .. {MOST}")
         self._demand("seed", lambda v: 0 <= v < 2**63, "in 0 .. 2**63 - 1")
         for name in ("outer_lr", "geometry_lr", "weight_decay"):
             self._demand(name, lambda v: 0 <= v < float("inf"), "finite and at least 0")
@@ -173,8 +177,8 @@ def _read(path: Path) -> Any:
     if path.suffix != ".toml":
         return read_json(path)
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text("utf-8"))
     except FileNotFoundError as error:
         raise ValueError(f"there is no {path}") from error
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not valid TOML: {error}") from error

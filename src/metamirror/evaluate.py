@@ -281,18 +281,21 @@ def read_tasks(file: Path) -> list[TaskResult]:
     """What `write_tasks` wrote; a figure that was not finite comes back as NaN."""
 
     def figures(values: list[float | None]) -> tuple[float, ...]:
-        return tuple(math.nan if value is None else value for value in values)
+        return tuple(math.nan if value is None else float(value) for value in values)
 
     try:
         lines = [json.loads(line) for line in file.read_text().splitlines()]
-        return [
+        found = [
             TaskResult(
                 figures(line["loss"]), figures(line["accuracy"]) if "accuracy" in line else None
             )
             for line in lines
         ]
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise ValueError(f"{file} holds no results of tasks: {error}") from error
+    if not found or not all(result.losses for result in found):
+        raise ValueError(f"{file} holds no results of tasks: it is empty, or a task has none")
+    return found
 
 
 def _write(run: Path, found: dict[str, object], results: list[TaskResult]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
@@ -24,7 +25,9 @@ def write_atomically(path: Path, content: bytes) -> None:
         # A full disk names no file of its own accord.
         raise OSError(error.errno, f"cannot write: {error.strerror}", str(path)) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        # Where it could not be made it cannot be removed, and the first error is the one to tell.
+        with contextlib.suppress(OSError):
+            temporary.unlink()
 
 
 def remove_leftovers(folder: Path) -> None:
@@ -74,8 +77,8 @@ def write_json(path: Path, value: Any) -> None:
 def read_json(path: Path) -> Any:
     """One JSON document; a damaged one is named."""
     try:
-        return json.loads(path.read_text())
+        return json.loads(path.read_text("utf-8"))
     except FileNotFoundError as error:
         raise ValueError(f"there is no {path}") from error
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not valid JSON: {error}") from error

@@ -43,6 +43,9 @@ def convert(name: str, value: Any, kind: Any) -> Any:
             number = kind(value)
         except (TypeError, ValueError) as error:
             raise ValueError(f"{name} is {value!r}; give a number") from error
+        except OverflowError as error:
+            # An infinity for a count, or a count that no float can hold.
+            raise ValueError(f"{name} is too large for a number: {error}") from error
         if kind is int and isinstance(value, float) and value != number:
             raise ValueError(f"{name} is {value!r}; give a whole number")
         return number

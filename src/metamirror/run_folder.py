@@ -6,7 +6,7 @@ import os
 import platform
 import socket
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
@@ -46,16 +46,8 @@ def claimed(
     _check_use(folder, resume)
     folder.mkdir(parents=True, exist_ok=True)
     now = {**versions(), "ranks": ranks, "data": data}
-    lock = FileLock(folder / LOCK, timeout=0)
-    try:
-        lock.acquire()
-    except Timeout as error:
-        raise ValueError(
-            f"{folder} is in use by {_owner(folder)}: let it end, or stop it"
-        ) from error
-    try:
+    with held(folder, LOCK):
         _check_use(folder, resume)
-        write_json(folder / OWNER, {"pid": os.getpid(), "host": socket.gethostname()})
         for part in (folder, folder / snapshot.FOLDER, folder / "best", folder / "last"):
             remove_leftovers(part)
         if (folder / CONFIG).exists():
@@ -66,9 +58,28 @@ def claimed(
             write_json(folder / VERSIONS, now)
         write_json(folder / CONFIG, asdict(config))
         yield
-    finally:
-        (folder / OWNER).unlink(missing_ok=True)
-        lock.release()
+
+
+@contextmanager
+def held(folder: Path, lock: str) -> Iterator[None]:
+    """A folder for one process at a time; a second one is refused, with the first one's number.
+
+    The lock is the system's, not a file's: a process that is killed holds nothing.
+
+    Args:
+        folder: that is there.
+        lock: the name of the file that is locked.
+    """
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(FileLock(folder / lock, timeout=0))
+        except Timeout as error:
+            raise ValueError(
+                f"{folder} is in use by {_owner(folder)}: let it end, or stop it"
+            ) from error
+        stack.callback((folder / OWNER).unlink, missing_ok=True)
+        write_json(folder / OWNER, {"pid": os.getpid(), "host": socket.gethostname()})
+        yield
 
 
 def versions() -> dict[str, object]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from torch import Tensor
 from metamirror import checkpoint, tensor_file
 from metamirror.files import write_atomically
 from metamirror.learner import Learner
+from metamirror.options import convert
 from metamirror.outer import parameters_of
 from metamirror.progress import warn
 from metamirror.tensor_file import DamagedFileError
@@ -25,6 +26,8 @@ from metamirror.tensor_file import DamagedFileError
 FOLDER = "checkpoints"
 FORMAT = 1
 KEPT = 2
+MOMENTUM = "momentum_buffer"
+"""What torch's SGD keeps of each parameter; Adam keeps its count of steps and two moments."""
 
 
 @dataclass
@@ -82,14 +85,22 @@ def unpack(
     for address, tensor in tensors.items():
         part, _, name = address.partition("/")
         parts.setdefault(part, {})[name] = tensor
+    standing, best = _standing(facts, origin), parts.get("best", {})
+    for held in (parts.get("learner", {}), best):
+        _check_types(learner, held, origin)
     checkpoint.fill(learner, parts.get("learner", {}), origin)
+    if best:
+        checkpoint.check_fit(learner, best, origin)
     _fill_moments(optimizer, parts.get("optimizer", {}), origin)
     random = parts.get("random", {})
-    if "cpu" in random:
-        torch.set_rng_state(random["cpu"])
-    if "cuda" in random and torch.cuda.is_available():
-        torch.cuda.set_rng_state(random["cuda"])
-    return _standing(facts, origin), parts.get("best", {})
+    try:
+        if "cpu" in random:
+            torch.set_rng_state(random["cpu"])
+        if "cuda" in random and torch.cuda.is_available():
+            torch.cuda.set_rng_state(random["cuda"])
+    except (TypeError, RuntimeError) as error:
+        raise ValueError(f"{origin} holds no random state of this torch: {error}") from error
+    return standing, best
 
 
 def write(run: Path, step: int, content: bytes) -> None:
@@ -160,7 +171,23 @@ def _standing(facts: Mapping[str, Any], origin: object) -> Standing:
         )
     if known | {"format"} != set(facts):
         raise ValueError(f"{origin} lacks {sorted(known - set(facts))}, or has fields besides")
-    return Standing(**{name: facts[name] for name in known})
+    kinds = get_type_hints(Standing)
+    try:
+        found = {name: convert(name, facts[name], kinds[name]) for name in known}
+        if odd := [n for n, value in found.items() if isinstance(value, int) and value < 0]:
+            raise ValueError(f"{odd[0]} is {found[odd[0]]}; it must be at least 0")
+    except ValueError as error:
+        raise ValueError(f"{origin} does not say where its run stands: {error}") from error
+    return Standing(**found)
+
+
+def _check_types(learner: Learner, stored: Mapping[str, Tensor], origin: object) -> None:
+    """A run goes on in the type that it has: its optimiser would stumble over another."""
+    for name, tensor in checkpoint.tensors_of(learner).items():
+        if name in stored and stored[name].dtype != tensor.dtype:
+            raise ValueError(
+                f"{name} is {stored[name].dtype} in {origin}, and this run has {tensor.dtype}"
+            )
 
 
 def _moments(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -175,15 +202,23 @@ def _moments(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
 def _fill_moments(
     optimizer: torch.optim.Optimizer, stored: Mapping[str, Tensor], origin: object
 ) -> None:
-    parameters = parameters_of(optimizer)
+    parameters = dict(enumerate(parameters_of(optimizer)))
     optimizer.state.clear()
     for address, value in stored.items():
         index, _, name = address.partition("/")
-        p = parameters[int(index)] if int(index) < len(parameters) else None
-        if p is None or (value.dim() and value.shape != p.shape):
+        p = parameters.get(int(index)) if index.isdecimal() else None
+        shape = () if p is None or name == "step" else p.shape
+        if p is None or value.shape != shape or value.dtype not in (p.dtype, torch.float32):
             raise ValueError(
                 f"{origin} holds {name} of shape {tuple(value.shape)} for parameter {index}, "
                 f"which does not fit this run's optimiser"
             )
         # Adam counts its steps on the CPU.
         optimizer.state[p][name] = value.to(p.device) if value.dim() else value
+    moments = {"step", "exp_avg", "exp_avg_sq"} if "betas" in optimizer.defaults else {MOMENTUM}
+    for p, state in optimizer.state.items():
+        if set(state) != moments:
+            raise ValueError(
+                f"{origin} holds {sorted(state)} of a parameter of shape {tuple(p.shape)}; this "
+                f"run's optimiser keeps {sorted(moments)}"
+            )

@@ -10,7 +10,6 @@ from typing import Any
 
 import safetensors.torch
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
 KEY = "metamirror"
@@ -44,9 +43,9 @@ def unpack(
     try:
         tensors = safetensors.torch.load(content)
         size = int.from_bytes(content[:8], "little")
-        metadata = json.loads(content[8 : 8 + size]).get("__metadata__", {})
-    except (SafetensorError, ValueError) as error:
-        raise DamagedFileError(f"{name} is damaged: {error}") from error
+        metadata = json.loads(content[8 : 8 + size]).get("__metadata__") or {}
+    except Exception as error:  # whatever its header made safetensors, torch or json stumble on
+        raise DamagedFileError(f"{name} is damaged: {error or type(error).__name__}") from error
     if KEY not in metadata:
         if ours:
             raise DamagedFileError(f"{name} is damaged: its checksum is missing")

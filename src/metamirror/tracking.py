@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import os
 import statistics
 import time
@@ -39,7 +40,7 @@ class Tracker:
             warn(f"{run / METRICS} has {size} bytes, and had {keep} when the checkpoint was made")
         os.ftruncate(self._metrics, min(size, keep))
         os.lseek(self._metrics, 0, os.SEEK_END)
-        self._timing = (run / TIMING).open("a")
+        self._timing = os.open(run / TIMING, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         self._began, self._first = time.monotonic(), step
 
     def __enter__(self) -> Tracker:
@@ -52,8 +53,7 @@ class Tracker:
         seconds = time.monotonic() - self._began
         rate = (step - self._first) / max(seconds, 1e-9)
         timing = {"step": step, "seconds": round(seconds, 3), "steps_per_second": round(rate, 3)}
-        self._timing.write(to_json(timing, indent=None) + "\n")
-        self._timing.flush()
+        _write(self._timing, (to_json(timing, indent=None) + "\n").encode(), self.run / TIMING)
         if self._events is not None:
             for name, value in values.items():
                 if value is not None:
@@ -71,7 +71,7 @@ class Tracker:
         trace: TracebackType | None,
     ) -> None:
         os.close(self._metrics)
-        self._timing.close()
+        os.close(self._timing)
         if self._events is not None:
             self._events.close()
 
@@ -99,9 +99,11 @@ def _clock(file: Path) -> list[dict[str, float]]:
     for line in file.read_text(errors="replace").splitlines() if file.is_file() else []:
         try:
             entry = json.loads(line)
-            found.append({k: float(entry[k]) for k in ("step", "seconds", "steps_per_second")})
-        except (ValueError, TypeError, KeyError):
+            known = {k: float(entry[k]) for k in ("step", "seconds", "steps_per_second")}
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
             continue
+        if all(map(math.isfinite, known.values())):
+            found.append(known)
     return found
 
 

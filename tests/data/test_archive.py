@@ -245,6 +245,16 @@ def test_a_zip_bomb_stops_at_the_limit(tmp_path: Path):
         source.read("a.png")
 
 
+@pytest.mark.parametrize("suffix", [".zip", ".tbz2"])
+def test_what_is_held_in_memory_may_not_grow_out_of_nothing(tmp_path: Path, monkeypatch, suffix):
+    """A pickle may have gigabytes, but not if it has kilobytes in its archive."""
+    monkeypatch.setattr(packed, "_ALWAYS_ALLOWED", 2**20)
+    monkeypatch.setattr(packed, "_RATIO", 10**6)
+    path = write(tmp_path / f"a{suffix}", {"train.pkl": bytes(4 * 2**20)})
+    with open_source(path) as source, pytest.raises(RefusedFile, match="more than"):
+        source.read("train.pkl", limit=packed.LARGE)
+
+
 def test_a_tar_that_grows_a_thousandfold_is_refused(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(packed, "_ALWAYS_ALLOWED", 2**20)
     write(tmp_path / "a.tar.bz2", {"a.png": bytes(16 * 2**20)})

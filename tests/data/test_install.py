@@ -432,7 +432,13 @@ def test_a_damaged_array_file_is_named(tmp_path, store):
     np.savez_compressed(squeezed, images=np.arange(60000, dtype=np.uint8).reshape(-1, 4, 5, 3))
     bent = bytearray(squeezed.getvalue())
     bent[len(bent) // 2] ^= 255
-    for content in (whole[:-100], whole[:50], b"", plain.getvalue(), bytes(bent)):
+    locked = bytearray(whole)
+    for start, at in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        locked[locked.index(start) + at] |= 1  # it says that it needs a password
+    claims = whole.replace(b"(12, 84, 84, 3)", b"(99, 99, 99, 9)")
+    assert claims != whole
+    damaged = (whole[:-100], whole[:50], b"", plain.getvalue(), bytes(bent), bytes(locked), claims)
+    for content in damaged:
         path = sources.write_folder(tmp_path / "x", files | {"val_images.npz": content})
         with pytest.raises(ValueError, match=r"val_images\.npz"):
             add(BENCHMARKS["tiered-imagenet"], path, store)

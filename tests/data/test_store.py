@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import os
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-import sources
 
-from metamirror.data import BENCHMARKS
-from metamirror.data.benchmarks.install import add
 from metamirror.data.image_set import ImageClass
 from metamirror.data.store import Store, data_home
 
@@ -200,46 +196,3 @@ def test_the_folder_is_given_or_in_the_environment_or_the_platforms(monkeypatch,
     assert data_home(tmp_path / "given") == tmp_path / "given"
     monkeypatch.delenv("METAMIRROR_HOME")
     assert data_home().name == "metamirror"
-
-
-@pytest.mark.skipif(os.name != "posix", reason="kills a process with SIGKILL")
-def test_killed_at_any_moment_adding_leaves_the_old_state_or_the_new(tmp_path):
-    """Kills spread over the life of one `data add`; then it finishes, as if undisturbed."""
-    files = sources.folders()
-    old = sources.write_folder(tmp_path / "old", files)
-    files |= {f"train/n9999/{i}.png": sources.picture(i % 256, 300) for i in range(80)}
-    new = sources.write_folder(tmp_path / "new", files)
-
-    def start(path: Path, home: Path) -> multiprocessing.Process:
-        benchmark = BENCHMARKS["mini-imagenet"]
-        process = fork.Process(target=add, args=(benchmark, path, Store(home)))
-        process.start()
-        return process
-
-    def finish(path: Path, home: Path) -> str:
-        process = start(path, home)
-        process.join()
-        assert process.exitcode == 0
-        return Store(home).check("mini-imagenet")["sha256"]
-
-    home = tmp_path / "home"
-    before = finish(old, home)
-    began = time.monotonic()
-    after = finish(new, tmp_path / "undisturbed")
-    duration = time.monotonic() - began
-    killed_late = attempt = 0
-    # Later and later, until some kills fall after the moment of change, however slow the machine.
-    while killed_late < 3:
-        process = start(new, home)
-        time.sleep(duration * attempt / 40)
-        process.kill()
-        process.join()
-        found = Store(home).check("mini-imagenet")["sha256"]
-        assert found in (before, after)
-        if found == after:
-            killed_late += 1
-            assert finish(old, home) == before, "back to the old state, for the next kill"
-        attempt += 1
-    assert attempt > killed_late, "kills fell before it, too"
-    assert finish(new, home) == after
-    assert not list(home.glob("*.part"))

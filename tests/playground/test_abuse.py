@@ -196,6 +196,11 @@ def test_models_are_found_by_their_name_alone(client, name):
     refused(client.post(f"/api/models/{name}/predict", json={"picture": GREY}), 404)
 
 
+@pytest.mark.parametrize("number", ["5", "-1", "x", "1e3", "9" * 5000, "00"])
+def test_sets_of_letters_are_counted_from_nothing(client, number):
+    refused(client.get(f"/api/samples/{number}"), 404)
+
+
 @pytest.mark.parametrize(
     "path",
     [

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from metamirror.data.benchmarks.benchmark import Benchmark, Download
 from metamirror.data.benchmarks.layouts import (
-    LARGE,
     Content,
     Found,
     FoundClass,
@@ -24,6 +23,7 @@ from metamirror.data.benchmarks.pickled_splits import named, split_pickles, text
 from metamirror.data.random import SPLITS
 from metamirror.data.reading import safe_pickle
 from metamirror.data.reading.archive import Source
+from metamirror.data.reading.packed import LARGE
 
 FINE = {
     "train": """

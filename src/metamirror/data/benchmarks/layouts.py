@@ -23,8 +23,6 @@ Content = bytes | NDArray[np.uint8]
 """A picture as a file's bytes, or as an array (height, width, channels)."""
 
 SPLIT_WORDS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
-LARGE = 1 << 35
-"""No pickle or array of the known data sets comes near this many bytes."""
 
 
 @dataclass(frozen=True)

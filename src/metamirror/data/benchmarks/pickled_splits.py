@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import re
-import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import PurePosixPath
@@ -13,10 +11,12 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from metamirror.data.benchmarks.layouts import LARGE, Content, Found, FoundClass, Key, twice
+from metamirror.data.benchmarks.layouts import Content, Found, FoundClass, Key, twice
 from metamirror.data.random import SPLITS
 from metamirror.data.reading import safe_pickle
 from metamirror.data.reading.archive import Source
+from metamirror.data.reading.npz import read_npz
+from metamirror.data.reading.packed import LARGE
 
 PACKED = re.compile(r"(?:^|[-_.])(train|val|test)\.(?:pkl|pickle)$")
 IMAGES = re.compile(r"(?:^|[-_.])(train|val|test)_images(?:_png\.pkl|\.npz)$")
@@ -120,11 +120,7 @@ def _read_pair(source: Source, name: str) -> tuple[Pictures, list[str]]:
     names = _labels(fields, labels)
     content = source.read(name, limit=LARGE)
     if name.endswith(".npz"):
-        try:
-            with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-                return _pictures(arrays["images"], name), names
-        except (zipfile.BadZipFile, OSError, AttributeError) as error:
-            raise ValueError(f"{name} holds no readable array called images: {error}") from error
+        return _pictures(read_npz(content, "images", name), name), names
     found = safe_pickle.load(content, name)
     if not isinstance(found, list | tuple | np.ndarray):
         raise ValueError(f"{name} holds {type(found).__name__}, not a list of encoded pictures")

@@ -25,6 +25,9 @@ T = TypeVar("T")
 LIMIT = 64 * 2**20
 """The most bytes of one file, unless the caller says otherwise: ample for a picture."""
 
+LARGE = 1 << 35
+"""No pickle or array of the known data sets comes near this many bytes."""
+
 MAX_ENTRIES = 5_000_000
 """The most files of one source."""
 
@@ -35,6 +38,7 @@ _DRIVE = re.compile(r"[A-Za-z]:")
 
 # What a compressed tar may grow to: pictures hardly shrink, and even blank ones not a thousandfold.
 _RATIO, _ALWAYS_ALLOWED = 1000, 2**30
+_RATIO_IN_MEMORY = 20
 
 
 class DamagedArchive(ValueError):  # noqa: N818
@@ -76,7 +80,7 @@ class Zip(Packed):
 
     @cached_property
     def names(self) -> Mapping[str, zipfile.ZipInfo]:
-        with _damage(self.path):
+        with damage(self.path):
             infos = self._file().infolist()
         index: _Index[zipfile.ZipInfo] = _Index(self.path)
         for info in infos:
@@ -90,17 +94,7 @@ class Zip(Packed):
         kind = stat.S_IFMT(info.external_attr >> 16)
         if kind not in (0, stat.S_IFREG):
             raise _unsafe(self.path, info.filename, "is a link or a device, not a file")
-        if info.flag_bits & 0x41:
-            raise RefusedFile(
-                f"{self.path} is encrypted ({info.filename!r}); unpack it with its password "
-                f"into a folder, and give that folder"
-            )
-        # The other methods' readers do not bound what a few bytes grow to, and nobody uses them.
-        if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise RefusedFile(
-                f"{info.filename!r} in {self.path} is compressed by method {info.compress_type}; "
-                f"only stored and deflated entries are read. Unpack it and give the folder"
-            )
+        check_readable(info, self.path)
         return True
 
     def read(
@@ -109,8 +103,9 @@ class Zip(Packed):
         index = self.names
         for name in sorted(names, key=lambda name: index[name].header_offset):
             try:
-                with _damage(self.path, name), self._file().open(index[name]) as entry:
-                    data = bounded(entry, limit, f"{name} in {self.path}")
+                most = most_of(limit, index[name].compress_size)
+                with damage(self.path, name), self._file().open(index[name]) as entry:
+                    data = bounded(entry, most, f"{name} in {self.path}")
             except DamagedArchive:
                 if not tolerant:
                     raise
@@ -138,7 +133,7 @@ class Tar(Packed):
     @cached_property
     def names(self) -> Mapping[str, tuple[int, int]]:
         index: _Index[tuple[int, int]] = _Index(self.path)
-        with _damage(self.path), _Forward(self.path) as file:
+        with damage(self.path), _Forward(self.path) as file:
             tar = tarfile.TarFile(fileobj=cast(IO[bytes], file), tarinfo=_StrictInfo)
             while (info := tar.next()) is not None:
                 place = (info.offset_data, info.size)
@@ -163,15 +158,16 @@ class Tar(Packed):
     ) -> Iterator[tuple[str, bytes]]:
         # Behind damage in a tar nothing can be trusted: there is no tolerance to be had.
         index = self.names
+        most = most_of(limit, self.path.stat().st_size)
         for name in sorted(names, key=lambda name: index[name]):
             start, size = index[name]
-            with _damage(self.path, name):
+            with damage(self.path, name):
                 if self._open is None or self._open.tell() > start:
                     self.close()
                     self._open = _Forward(self.path)
                 self._open.seek(start)
                 entry = _Window(self._open, size)
-                data = bounded(entry, limit, f"{name} in {self.path}")
+                data = bounded(entry, most, f"{name} in {self.path}")
                 if len(data) < size:
                     raise EOFError(f"{len(data)} of {size} bytes")
             yield name, data
@@ -296,6 +292,31 @@ def bounded(file: IO[bytes] | _Window, limit: int, what: str) -> bytes:
     return buffer.getvalue()
 
 
+def most_of(limit: int, packed: int) -> int:
+    """The most bytes of one entry, which is held in memory: pictures and arrays hardly shrink.
+
+    Args:
+        limit: what the caller would take.
+        packed: what it takes in its archive.
+    """
+    return min(limit, max(_ALWAYS_ALLOWED, _RATIO_IN_MEMORY * packed))
+
+
+def check_readable(info: zipfile.ZipInfo, where: object) -> None:
+    """Refuses entries of a zip that need a password, or whose reader has no bounds."""
+    if info.flag_bits & 0x41:
+        raise RefusedFile(
+            f"{where} is encrypted ({info.filename!r}); unpack it with its password "
+            f"into a folder, and give that folder"
+        )
+    # The other methods' readers do not bound what a few bytes grow to, and nobody uses them.
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise RefusedFile(
+            f"{info.filename!r} in {where} is compressed by method {info.compress_type}; "
+            f"only stored and deflated entries are read. Unpack it and give the folder"
+        )
+
+
 def visible(parts: Sequence[str]) -> bool:
     """Whether a file is meant for people: not hidden, nor what macOS adds to its archives."""
     return not any(part.startswith(".") or part == "__MACOSX" for part in parts)
@@ -336,7 +357,7 @@ def _unsafe(path: Path, name: str, what: str) -> RefusedFile:
 
 
 @contextlib.contextmanager
-def _damage(path: Path, name: str | None = None) -> Iterator[None]:
+def damage(path: object, name: str | None = None) -> Iterator[None]:
     """Names the archive in whatever its reader stumbles on."""
     try:
         yield

@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from metamirror.data import ImageTasks
 from metamirror.experiments.comparison import search as searching
 from metamirror.experiments.comparison.board import Board
@@ -32,6 +30,7 @@ from metamirror.files import write_atomically, write_json
 from metamirror.interrupts import InterruptedRun
 from metamirror.progress import say, warn
 from metamirror.report import tables
+from metamirror.run_folder import held
 
 LOCK = ".compare.lock"
 
@@ -117,13 +116,8 @@ def _claimed(out: Path) -> Iterator[None]:
     if out.exists() and not out.is_dir():
         raise ValueError(f"{out} is a file: choose another folder with --out")
     out.mkdir(parents=True, exist_ok=True)
-    try:
-        with FileLock(out / LOCK, timeout=0):
-            yield
-    except Timeout as error:
-        raise ValueError(
-            f"{out} is in use by another comparison: let it end, or stop it"
-        ) from error
+    with held(out, LOCK):
+        yield
 
 
 def _do(title: str, jobs: Sequence[Job], pool: Pool) -> None:

@@ -86,6 +86,9 @@ def read_record(out: Path, job: Job) -> Record | None:
     """The record of this very job; none, if it has not been done, or what it left is damaged."""
     try:
         record = Record(**read_json(out / RECORDS / f"{job.name}.json"))
+        kinds = ((record.found, dict), (record.tasks_file, str), (record.reason, str))
+        if any(value is not None and not isinstance(value, kind) for value, kind in kinds):
+            return None
         if record.job != asdict(job):
             return None
         if record.tasks_file is not None and len(read_tasks(out / record.tasks_file)) != job.tasks:

@@ -1,0 +1,17 @@
+"""Memory does not grow with use. The campaign does the same for longer."""
+
+from __future__ import annotations
+
+from soaking import SHARE, adapt, evaluate, serve
+
+
+def test_adaptations_leave_nothing_behind():
+    assert adapt(60)["growth"] < SHARE
+
+
+def test_evaluations_leave_nothing_behind():
+    assert evaluate(15)["growth"] < SHARE
+
+
+def test_requests_leave_nothing_behind():
+    assert serve(200, warm_up=70)["growth"] < SHARE
