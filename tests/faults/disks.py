@@ -232,7 +232,6 @@ def read_only_disks(folder: Path) -> int:
             ("data", "show", "mini-imagenet", "--data-dir", str(at), "--out", str(at / "task.png")),
             ("compare", "--data", "sinusoid", "--methods", "maml", "--out", str(at / "comparison")),
             ("quickstart", "--out", str(at / "quickstart")),
-            ("export", str(at / "model"), "--format", "torch", "--out", str(at / "model.pt2")),
         ]
         for words in writing:
             refused(words, *why)

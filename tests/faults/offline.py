@@ -35,6 +35,8 @@ for module in pkgutil.walk_packages(metamirror.__path__, "metamirror."):
 if len(sys.argv) > 2:
     small = replace(quickstart.BASE, width=4, image_size=16, steps=1, vectorize=False)
     quickstart.BASE, quickstart.FEWEST_TASKS = small, 3
+    few = ("maml", "blockiaf", "gradnet")
+    quickstart.METHODS = {key: quickstart.METHODS[key] for key in few}
 sys.exit(main(["quickstart", "--minutes", sys.argv[1], "--out", "quickstart"]))
 """
 

@@ -1,11 +1,14 @@
-"""Killed at any moment, a command that is started again ends as if nothing had happened."""
+"""Killed at any moment, a command that is started again ends as if nothing had happened.
+
+A killed comparison is in `tests/comparison`; the campaign kills one fifteen times.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from killing import kill_adding, kill_checkpointing, kill_comparing, kill_training
+from killing import kill_adding, kill_checkpointing, kill_training
 
 
 def test_training_survives_twenty_kills_at_random_moments(tmp_path: Path):
@@ -19,7 +22,3 @@ def test_training_survives_kills_before_its_changes_to_the_disk(first: int, tmp_
 
 def test_what_is_installed_is_the_old_set_or_the_new_one(tmp_path: Path):
     kill_adding(tmp_path, late=3)
-
-
-def test_a_comparison_survives_kills(tmp_path: Path):
-    kill_comparing(tmp_path, kills=2)

@@ -6,7 +6,7 @@ from soaking import SHARE, adapt, evaluate, serve
 
 
 def test_adaptations_leave_nothing_behind():
-    assert adapt(60)["growth"] < SHARE
+    assert adapt(40)["growth"] < SHARE
 
 
 def test_evaluations_leave_nothing_behind():
