@@ -101,7 +101,10 @@ async def answer(app: Any, asked: dict[str, Any]) -> tuple[int, bytes]:
     sent: list[dict[str, Any]] = []
 
     async def receive() -> dict[str, Any]:
-        return waiting.pop() if waiting else {"type": "http.disconnect"}
+        if not waiting:
+            # One who asks stays for the answer: the work of those who left is dropped.
+            await asyncio.Event().wait()
+        return waiting.pop()
 
     async def send(message: dict[str, Any]) -> None:
         sent.append(message)
