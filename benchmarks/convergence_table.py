@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from metamirror.files import read_json
-from speed_table import NOTHING
+from speed_table import NOTHING, markdown
 
 PICTURE = (
     "![Support loss, gradient norm and query accuracy against the inner step](convergence.svg)"
@@ -30,9 +30,8 @@ def table(name: str, results: Path) -> str:
         "gradient norm at k = 0, to MAML's",
         "MAML's loss at its last step reached at k",
     ]
-    align = ["---", *["---:"] * (len(head) - 1)]
-    lines = [head, align, *(_cells(curve, steps) for curve in found["curves"])]
-    return "\n".join([PICTURE, "", *(f"| {' | '.join(line)} |" for line in lines)])
+    lines = markdown(head, (_cells(curve, steps) for curve in found["curves"]))
+    return f"{PICTURE}\n\n{lines}"
 
 
 def _cells(curve: Mapping[str, Any], steps: list[int]) -> list[str]:

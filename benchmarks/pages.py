@@ -18,6 +18,7 @@ from pathlib import Path
 import convergence_table
 import faults_table
 import method_table
+import pilots_table
 import playground_figures
 import speed_table
 import starts
@@ -45,6 +46,7 @@ PAGES: Mapping[str, Tables] = {
     },
     "docs/reproduce.md": {
         **{f"study {name}": partial(comparison, name) for name in STUDY},
+        "pilots": pilots_table.table,
         **{f"convergence {name}": partial(convergence_table.table, name) for name in CURVES},
     },
 }

@@ -31,9 +31,9 @@ FIGURE = ROOT / "docs" / "convergence.svg"
 EVERY = "maml,metasgd,blockiaf,gradnet,metacurvature,metakfo,warpgrad,mtnet,ecml"
 PICTURES = (
     "--ways 5 --queries 15 --steps 5 --tasks-per-step 2 --width 32 --optimizer adam "
-    "--outer-lr 0.003 --schedule cosine --val-tasks 200 --checkpoint-every 200 --test-tasks 1000 "
-    "--search 0.1 --search-geometry 0.003,0.0005 --search-iterations 120 --search-tasks 150 "
-    "--jobs 2"
+    "--outer-lr 0.003 --schedule step --decay-every 1000 --decay-factor 0.5 --validate-every 150 "
+    "--val-tasks 100 --checkpoint-every 200 --search 0.1 --search-geometry 0.003,0.0005 "
+    "--search-iterations 100 --search-tasks 150 --jobs 2"
 )
 MINI = f"--data mini-imagenet --image-size 32 {PICTURES}"
 CURVE = (
@@ -44,18 +44,17 @@ CURVE = (
 )
 STUDY = {
     "mini-imagenet-1shot": (
-        f"{MINI} --iterations 600 --validate-every 300 --shots 1 "
-        f"--methods {EVERY},blockiaf:variant=released "
-        "--seeds 1,maml=3,metasgd=3,blockiaf=3,gradnet=3"
+        f"{MINI} --iterations 300 --test-tasks 600 --shots 1 "
+        f"--methods {EVERY},blockiaf:variant=released --seeds 1,maml=3,blockiaf=3,gradnet=3"
     ),
     "omniglot-1shot": (
-        f"--data omniglot --image-size 28 {PICTURES} --iterations 1500 --validate-every 500 "
+        f"--data omniglot --image-size 28 {PICTURES} --iterations 3000 --test-tasks 1000 "
         f"--shots 1 --methods {EVERY} --seeds 1"
     ),
     "sinusoid-5shot": f"{CURVE} --shots 5 --methods {EVERY}",
     "sinusoid-10shot": f"{CURVE} --shots 10 --methods {EVERY}",
     "mini-imagenet-5shot": (
-        f"{MINI} --iterations 600 --validate-every 300 --shots 5 "
+        f"{MINI} --iterations 300 --test-tasks 600 --shots 5 "
         "--methods maml,metasgd,metacurvature,blockiaf,gradnet --seeds 1"
     ),
 }
