@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from of_runs import JOB, RECORD, TASKS, as_json, write
 
+from metamirror.data.folder import parse_folder
+from metamirror.data.store import data_home
 from metamirror.evaluate import read_tasks
 from metamirror.experiments.comparison.jobs import read_record
 from metamirror.experiments.comparison.rows import seconds_per_iteration
@@ -41,6 +43,12 @@ def test_an_odd_record_is_named(change: dict, tmp_path: Path):
     write(tmp_path / "records" / f"{JOB.name}.json", as_json(RECORD | change))
     with pytest.raises(ValueError, match=f"{JOB.name}.json is not the record of a run"):
         read_record(tmp_path, JOB)
+
+
+def test_a_home_of_nobody_is_named():
+    for read in (parse_folder, data_home):
+        with pytest.raises(ValueError, match="~nobody-at-all"):
+            read("~nobody-at-all/birds")
 
 
 def test_a_path_below_a_file_is_named_and_not_its_temporary_one(tmp_path: Path):
