@@ -30,6 +30,14 @@ def write_atomically(path: Path, content: bytes) -> None:
             temporary.unlink()
 
 
+def expanded(path: str | Path) -> Path:
+    """The path, with the home folder of whoever ~ names."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise ValueError(f"{path} names nobody's home folder: write the path in full") from error
+
+
 def remove_leftovers(folder: Path) -> None:
     """Removes what a killed process was writing. Only for the one who may write here."""
     for temporary in folder.glob(".*.tmp"):

@@ -13,6 +13,7 @@ import argparse
 import os
 import platform
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -138,10 +139,9 @@ def do(part: str) -> None:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "system": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
-        "minutes": round((time.monotonic() - begun) / 60, 1),
     }
     write_json(out, {**about, "found": found})
-    print(f"{part}: {about['minutes']} minutes, {out}", flush=True)
+    print(f"{part}: {(time.monotonic() - begun) / 60:.1f} minutes, {out}", flush=True)
 
 
 def main() -> None:
@@ -151,6 +151,8 @@ def main() -> None:
     )
     chosen = parser.parse_args().parts
     OUT.mkdir(parents=True, exist_ok=True)
+    # What a shell starts in the background ignores Ctrl-C, and so would the servers started here.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     torch.set_num_threads(1)
     for part in chosen or PARTS:
         out = OUT / f"{part}.json"

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from of_runs import JOB, RECORD, TASKS, as_json, write
 
+from metamirror.data.folder import parse_folder
+from metamirror.data.store import data_home
 from metamirror.evaluate import read_tasks
 from metamirror.experiments.comparison.jobs import read_record
 from metamirror.files import write_atomically
@@ -40,6 +42,12 @@ def test_results_that_are_none_are_named(content: bytes, tmp_path: Path):
 def test_an_odd_record_is_none(change: dict, tmp_path: Path):
     write(tmp_path / "records" / f"{JOB.name}.json", as_json(RECORD | change))
     assert read_record(tmp_path, JOB) is None
+
+
+def test_a_home_of_nobody_is_named():
+    for read in (parse_folder, data_home):
+        with pytest.raises(ValueError, match="~nobody-at-all"):
+            read("~nobody-at-all/birds")
 
 
 def test_a_path_below_a_file_is_named_and_not_its_temporary_one(tmp_path: Path):

@@ -14,6 +14,7 @@ import numpy as np
 from metamirror.data.benchmarks.layouts import Found, Members, picture_names, split_folders
 from metamirror.data.reading.archive import Source
 from metamirror.data.reading.pictures import BadPicture, is_grey
+from metamirror.files import expanded
 
 FOLDER_SIZE = 84
 """Height and width unless the user says otherwise: that of the common benchmarks."""
@@ -32,7 +33,7 @@ def parse_folder(spec: str) -> tuple[Path, int]:
         rest, seed = match[1], int(match[2])
     if not rest:
         raise ValueError(f"{spec!r} names no folder: write folder:PATH")
-    return Path(rest).expanduser(), seed
+    return expanded(rest), seed
 
 
 def absolute_folder(spec: str) -> str:

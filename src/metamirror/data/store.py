@@ -23,7 +23,7 @@ from filelock import FileLock, Timeout
 
 from metamirror.data.image_set import ImageClass, ImageSet, Pixels
 from metamirror.data.random import SPLITS
-from metamirror.files import digest_of, read_json, sync_folder, to_json, write_json
+from metamirror.files import digest_of, expanded, read_json, sync_folder, to_json, write_json
 
 FORMAT = 1
 UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR)
@@ -35,7 +35,7 @@ Rows = Iterable[tuple[int, Pixels | None]]
 def data_home(data_dir: str | Path | None = None) -> Path:
     """The folder of installed data: given, or $METAMIRROR_HOME, or the platform's own."""
     chosen = data_dir or os.environ.get("METAMIRROR_HOME")
-    return Path(chosen).expanduser() if chosen else Path(platformdirs.user_data_dir("metamirror"))
+    return expanded(chosen) if chosen else Path(platformdirs.user_data_dir("metamirror"))
 
 
 class DamagedSet(ValueError):  # noqa: N818
