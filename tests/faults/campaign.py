@@ -26,9 +26,6 @@ ROOT = HERE.parents[1]
 sys.path[:0] = [str(HERE), *(str(HERE.parent / f) for f in ("", "data", "playground"))]
 sys.path[:0] = [str(ROOT / "benchmarks")]
 
-# Data of its own, before anything looks for a user's.
-os.environ["METAMIRROR_HOME"] = tempfile.mkdtemp(prefix="metamirror-faults-")
-
 import disks  # noqa: E402
 import killing  # noqa: E402
 import offline  # noqa: E402
@@ -151,6 +148,8 @@ def main() -> None:
     )
     chosen = parser.parse_args().parts
     OUT.mkdir(parents=True, exist_ok=True)
+    # Data of its own, not a user's. Not set above: every process started imports this file.
+    os.environ["METAMIRROR_HOME"] = tempfile.mkdtemp(prefix="metamirror-faults-")
     # What a shell starts in the background ignores Ctrl-C, and so would the servers started here.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     torch.set_num_threads(1)
