@@ -90,6 +90,6 @@ def _ratio(row: dict[str, Any]) -> str:
 
 
 def _cost(results: Path, shown: Callable[[dict[str, Any]], str]) -> dict[str, str]:
-    file = results / "cost-mini-imagenet-5shot.json"
+    file = results / "cost-omniglot-1shot.json"
     rows = read_json(file)["rows"] if file.exists() else []
     return {row["method"]: shown(row) for row in rows}
