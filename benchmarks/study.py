@@ -30,9 +30,8 @@ FIGURE = ROOT / "docs" / "convergence.svg"
 EVERY = "maml,metasgd,blockiaf,gradnet,metacurvature,metakfo,warpgrad,mtnet,ecml"
 PICTURES = (
     "--ways 5 --queries 15 --steps 5 --tasks-per-step 2 --width 32 --optimizer adam "
-    "--outer-lr 0.003 --schedule step --decay-every 1000 --decay-factor 0.5 --validate-every 150 "
-    "--val-tasks 100 --checkpoint-every 200 --search 0.1 --search-geometry 0.003,0.0005 "
-    "--search-iterations 100 --search-tasks 150 --jobs 2"
+    "--outer-lr 0.003 --schedule cosine --val-tasks 100 --checkpoint-every 200 --search 0.1 "
+    "--search-geometry 0.003,0.0005 --search-iterations 100 --search-tasks 150 --jobs 2"
 )
 MINI = f"--data mini-imagenet --image-size 32 {PICTURES}"
 CURVE = (
@@ -43,8 +42,9 @@ CURVE = (
 )
 STUDY = {
     "mini-imagenet-1shot": (
-        f"{MINI} --iterations 300 --test-tasks 600 --shots 1 "
-        f"--methods {EVERY},blockiaf:variant=released --seeds 1,maml=3,blockiaf=3,gradnet=3"
+        f"{MINI} --iterations 700 --validate-every 350 --test-tasks 600 --shots 1 "
+        f"--methods {EVERY},blockiaf:variant=released "
+        "--seeds 1,maml=4,metasgd=2,blockiaf=3,gradnet=4"
     ),
     "omniglot-1shot": (
         f"--data omniglot --image-size 28 {PICTURES} --iterations 3000 --test-tasks 1000 "
