@@ -116,8 +116,11 @@ def best(scores: Sequence[Mapping[str, Any]]) -> Rates | None:
 
 
 def at_the_edge(found: Mapping[str, Any]) -> list[str]:
-    """Rows whose best inner step size is the smallest or largest tried: it may lie beyond."""
-    if len(found["candidates"]) < 2:
+    """Rows whose best inner step size is the smallest or largest tried: it may lie beyond.
+
+    Of two candidates each is an end, which says nothing.
+    """
+    if len(found["candidates"]) < 3:
         return []
     ends = (min(found["candidates"]), max(found["candidates"]))
     return [
