@@ -36,7 +36,7 @@ def missing(page: str, package: griffe.Module) -> list[str]:
 
 
 def silent_methods(shown: griffe.Class) -> list[str]:
-    """Public methods that say nothing, here or where they are declared: the page would omit them."""
+    """Methods that say nothing, nor do where they are declared: the page would leave them out."""
     lineage = [shown, *shown.mro()]
     return [
         name

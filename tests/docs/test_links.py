@@ -1,4 +1,4 @@
-"""Links of the pages that mkdocs does not see, and the names of files and targets on all of them."""
+"""Links of the pages that mkdocs does not see; files and targets that any page names."""
 
 from __future__ import annotations
 
