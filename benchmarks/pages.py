@@ -17,6 +17,7 @@ from pathlib import Path
 
 import convergence_table
 import faults_table
+import float32
 import method_table
 import pilots_table
 import playground_figures
@@ -39,6 +40,7 @@ PAGES: Mapping[str, Tables] = {
     "README.md": {"results/sinusoid: make sinusoid": method_table.sinusoid},
     "docs/choosing.md": {"methods": method_table.registry, "measured": method_table.measured},
     "docs/speed.md": speed_table.TABLES,
+    "docs/gotchas.md": {"results/float32.json": float32.table},
     "docs/reliability.md": faults_table.TABLES,
     "docs/adapting.md": {"results/starts.json: make starts": starts.table},
     "docs/playground.md": {

@@ -333,3 +333,14 @@ def test_an_interrupted_run_ends_with_130_and_leaves_what_it_finished(tmp_path: 
     assert err.endswith("metamirror: interrupted\n")
     assert "Traceback" not in err
     assert json.loads(metrics.read_text().splitlines()[0])["step"] == 100
+
+
+def test_an_output_that_knows_ascii_alone_gets_the_rest_escaped():
+    code = "from metamirror import cli; cli.main = lambda: print('1 ± 2'); cli.entry()"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONIOENCODING": "ascii", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout) == (0, "1 \\xb1 2\n"), done.stderr

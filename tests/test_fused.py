@@ -9,6 +9,7 @@ from torch import Tensor, nn
 import metamirror as mm
 from metamirror.models import fused_first
 from metamirror.models.conv4 import Conv4, ConvBlock, convolved_and_pooled
+from metamirror.models.statistics import channel_statistics
 from networks import meta_gradient
 
 WAYS = 3
@@ -206,6 +207,18 @@ def test_a_large_mean_costs_no_digits_in_float32():
         block.conv.weight.fill_(0)[:, 0, 1, 1] = 1
         exact, found = block(shifted), block.float()(shifted.float())
     assert float((found - exact).abs().max()) < 0.05 * float(exact.abs().max())
+
+
+@pytest.mark.parametrize(("pictures", "size"), [(75, 28), (25, 84), (3, 17), (1300, 2)])
+def test_statistics_of_a_flat_ground_keep_their_digits_in_float32(pictures: int, size: int):
+    """Equal numbers, added one by one, are rounded in the same direction every time."""
+    random = torch.Generator().manual_seed(0)
+    y = torch.rand(pictures, 4, size, size, generator=random)
+    y = torch.where(y > 0.9, y, 0.1).contiguous(memory_format=torch.channels_last)
+    mean, var = channel_statistics(y)
+    exact = y.double()
+    torch.testing.assert_close(mean.double(), exact.mean((0, 2, 3)), rtol=2e-5, atol=0)
+    torch.testing.assert_close(var.double(), exact.var((0, 2, 3), correction=0), rtol=2e-5, atol=0)
 
 
 @pytest.mark.parametrize("channels", [2, 5])  # pictures, and what layers make of them

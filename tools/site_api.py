@@ -12,6 +12,9 @@ from mkdocs.exceptions import PluginError
 PUBLIC = ("metamirror", "metamirror.mirror_maps", "metamirror.models", "metamirror.priors")
 """Modules whose names are promised."""
 
+TORCH_DECLARES = ("forward", "extra_repr")
+"""Methods that every module has, and that need no words of ours."""
+
 PAGE = "api.md"
 SHOWN = re.compile(r"^::: ([\w.]+)$", re.MULTILINE)
 
@@ -25,7 +28,24 @@ def missing(page: str, package: griffe.Module) -> list[str]:
     ]
     wrong += [f"{name} is public and not on the page" for name in promised if name not in shown]
     wrong += [f"{name} has no docstring" for name in shown if not member(package, name).docstring]
+    for name in shown:
+        found = member(package, name)
+        if isinstance(found, griffe.Class):
+            wrong += [f"{name}.{method} has no docstring" for method in silent_methods(found)]
     return wrong
+
+
+def silent_methods(shown: griffe.Class) -> list[str]:
+    """Methods that say nothing, nor do where they are declared: the page would leave them out."""
+    lineage = [shown, *shown.mro()]
+    return [
+        name
+        for name, found in shown.members.items()
+        if found.is_function
+        and name[0] != "_"
+        and name not in TORCH_DECLARES
+        and not any(name in c.members and c.members[name].docstring for c in lineage)
+    ]
 
 
 def public_names(module: griffe.Object | griffe.Alias) -> list[str]:

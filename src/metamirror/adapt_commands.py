@@ -16,7 +16,7 @@ from metamirror.fewshot.folder import labelled_pictures
 from metamirror.fewshot.model_file import read as read_model
 from metamirror.fewshot.start import shipped_names
 from metamirror.files import to_json
-from metamirror.progress import say
+from metamirror.progress import printable, say
 
 Model = Annotated[Path, tyro.conf.Positional]
 Images = Annotated[
@@ -89,7 +89,7 @@ def adapt(
         print(to_json(facts))
         return
     print(
-        f"{len(pictures)} pictures of {len(classes)} classes ({', '.join(classes)}): "
+        f"{len(pictures)} pictures of {len(classes)} classes ({printable(', '.join(classes))}): "
         f"{classifier.n_steps_} steps in {1000 * classifier.adaptation_seconds_:.0f} ms, loss "
         f"{classifier.losses_[0]:.3f} -> {classifier.losses_[-1]:.3f}"
     )
@@ -117,9 +117,10 @@ def predict(model: Model, images: Images, json: bool = False) -> None:
         return
     for row in rows:
         if "label" in row:
-            print(f"{row['image']}: {row['label']} ({max(row['probabilities']):.1%})")
+            said = f"{row['label']} ({max(row['probabilities']):.1%})"
         else:
-            print(f"{row['image']}: {', '.join(f'{value:g}' for value in row['values'])}")
+            said = ", ".join(f"{value:g}" for value in row["values"])
+        print(printable(f"{row['image']}: {said}"))
 
 
 def export(

@@ -34,6 +34,7 @@ from metamirror.learner import Norm
 from metamirror.methods import METHODS
 from metamirror.models import Conv4
 from metamirror.playground.command import playground
+from metamirror.progress import say
 from metamirror.report.geometry import describe_geometry, plot_geometry
 from metamirror.report_commands import REPORT_COMMANDS
 from metamirror.train import train as run_training
@@ -279,16 +280,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     except (ValueError, OSError, MemoryError) as error:
         # Under torchrun several processes may complain, each for itself.
-        rank = f" rank {os.environ['RANK']}:" if os.environ.get("WORLD_SIZE", "1") != "1" else ""
-        print(f"metamirror:{rank} {error or 'memory ran out'}", file=sys.stderr)
+        rank = f"rank {os.environ['RANK']}: " if os.environ.get("WORLD_SIZE", "1") != "1" else ""
+        say(f"{rank}{error or 'memory ran out'}")
         return 2
     except RuntimeError as error:
         if not memory_ran_out(error):
             raise
-        print(f"metamirror: memory ran out: {str(error).splitlines()[0]}", file=sys.stderr)
+        say(f"memory ran out: {str(error).splitlines()[0]}")
         return 2
     except KeyboardInterrupt as stop:
-        print("metamirror: interrupted", file=sys.stderr)
+        say("interrupted")
         return getattr(stop, "code", 130)
     return 0
 
@@ -363,4 +364,7 @@ def _print_json(value: object) -> None:
 def entry() -> None:
     """What the installed `metamirror` command runs."""
     tune_allocator()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # What an old terminal cannot show, such as ±, must not cost the result that it stands in.
+        sys.stdout.reconfigure(errors="backslashreplace")
     sys.exit(main())

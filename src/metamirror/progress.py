@@ -13,9 +13,19 @@ from rich.progress import Progress as Bar
 SECONDS_BETWEEN_LINES = 10.0
 
 
+def printable(text: object) -> str:
+    r"""Text as a terminal may be given it: names of files and classes can hold its commands.
+
+    >>> print(printable("cat\x1b[2J"))
+    cat\x1b[2J
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))
+
+
 def say(message: str) -> None:
     """A line on standard error, where a user sees it and a pipe does not."""
-    print(f"metamirror: {message}", file=sys.stderr, flush=True)
+    lines = (printable(line) for line in message.split("\n"))
+    print("metamirror: " + "\n".join(lines), file=sys.stderr, flush=True)
 
 
 def warn(message: str) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -12,9 +14,11 @@ from pathlib import Path
 
 import griffe
 import pytest
+import torch
 import yaml
 from browsing import DESK, PHONE, chromium
 
+import metamirror as mm
 import site_api
 import site_math
 import site_offline
@@ -44,6 +48,22 @@ def test_a_name_that_is_missing_or_says_nothing_is_found(package, tmp_path):
         (folder / f"{module}.py").write_text('"""B."""\n')
     small = site_api.read_package(tmp_path)
     assert site_api.missing("::: metamirror.quiet", small) == ["metamirror.quiet has no docstring"]
+
+
+def test_a_public_method_that_says_nothing_is_found(tmp_path):
+    folder = tmp_path / "metamirror"
+    folder.mkdir()
+    (folder / "__init__.py").write_text(
+        '"""A."""\n\n__all__ = []\n\n'
+        'class Base:\n    """B."""\n\n    def told(self):\n        """C."""\n\n'
+        'class Own(Base):\n    """D."""\n\n    def told(self): ...\n\n    def silent(self): ...\n'
+    )
+    for module in ("mirror_maps", "models", "priors"):
+        (folder / f"{module}.py").write_text('"""E."""\n')
+    small = site_api.read_package(tmp_path)
+    assert site_api.missing("::: metamirror.Own", small) == [
+        "metamirror.Own.silent has no docstring"
+    ]
 
 
 def test_formulas_need_no_script():
@@ -84,10 +104,30 @@ def pages() -> list[str]:
 def site(tmp_path_factory) -> Path:
     """What `make docs` builds."""
     folder = tmp_path_factory.mktemp("docs") / "site"
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-d", str(folder)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    done = build(ROOT, folder)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder
+
+
+def build(source: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    """As the Makefile says it: other words could hide what these are to find."""
+    (words,) = re.findall(r"\$\(BIN\)/mkdocs (.*)", (ROOT / "Makefile").read_text())
+    command = [sys.executable, "-m", "mkdocs", *words.split(), "-d", str(folder)]
+    return subprocess.run(command, cwd=source, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize(
+    "link", ["[x](nowhere.md)", "[x](#nowhere)", "![x](nowhere.png)", "[x](../outside.md)"]
+)
+def test_a_broken_link_ends_the_build(link, tmp_path):
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "index.md").write_text(f"# A page\n\n{link}\n")
+    settings = f"INHERIT: {ROOT / 'mkdocs.yml'}\ndocs_dir: docs\nnav: [index.md]\n"
+    settings += "plugins: []\nhooks: []\nextra_css: []\ntheme: {name: mkdocs}\n"
+    (tmp_path / "mkdocs.yml").write_text(settings)
+    done = build(tmp_path, tmp_path / "site")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert re.search(r"nowhere|outside", done.stderr)
 
 
 def test_all_pages_are_built(site):
@@ -98,6 +138,31 @@ def test_all_pages_are_built(site):
     assert 'id="metamirror.mirror_maps.certify"' in shown
     assert "<blockquote>" not in shown  # doctests are listings
     assert "<math" in (site / "theory.html").read_text()
+
+
+def test_every_public_method_is_on_the_page(site):
+    """Below its class, or below the one that declares it."""
+    page = (site / "api.html").read_text()
+    there = set(re.findall(r'id="(metamirror\.[\w.]+)"', page))
+    modules = {name: importlib.import_module(name) for name in site_api.PUBLIC}
+    classes = {
+        value: f"{module}.{name}"
+        for module, names in modules.items()
+        for name, value in vars(names).items()
+        if isinstance(value, type) and f"{module}.{name}" in there
+    }
+    assert mm.FewShotClassifier in classes
+    missing = [
+        f"{where}.{name}"
+        for cls, where in classes.items()
+        for name in dir(cls)
+        if name[0] != "_"
+        and callable(getattr(cls, name))
+        and not hasattr(torch.nn.Module, name)
+        and not hasattr(tuple, name)
+        and not any(f"{classes[base]}.{name}" in there for base in cls.mro() if base in classes)
+    ]
+    assert missing == []
 
 
 def test_pages_fit_their_screen_and_ask_nothing_of_other_machines(site):

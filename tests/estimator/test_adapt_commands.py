@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -138,3 +139,25 @@ def test_a_model_from_python_serves_the_command(folder: Path, tmp_path: Path, ca
     fitted(steps=20).save(tmp_path / "m")
     assert main(["predict", str(tmp_path / "m"), *new_pictures(folder)]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 3
+
+
+def test_names_cannot_command_the_terminal(folder: Path, tmp_path: Path, capsys):
+    for name, own in (("birch", "\x1b[2Jred\nfine"), ("a b", "plain")):
+        (tmp_path / own).mkdir()
+        for file in (folder / "support" / name).iterdir():
+            (tmp_path / own / file.name).write_bytes(file.read_bytes())
+    out = str(tmp_path / "model")
+    assert main(["adapt", str(folder / "start"), "--support", str(tmp_path), "--out", out]) == 0
+    assert main(["predict", out, *new_pictures(folder)]) == 0
+    assert main(["predict", out, str(tmp_path / "\x1b[2J.png")]) == 2
+    captured = capsys.readouterr()
+    assert "\\x1b[2Jred\\nfine" in captured.out
+    assert "\\x1b[2J.png" in captured.err
+    assert "\x1b" not in captured.out + captured.err
+
+
+def test_a_class_whose_name_is_not_utf8_is_refused(folder: Path, tmp_path: Path, capsys):
+    os.mkdir(os.fsencode(tmp_path) + b"/\xff")
+    words = ["adapt", str(folder / "start"), "--support", str(tmp_path), "--out", "never"]
+    assert main(words) == 2
+    assert "is not UTF-8" in capsys.readouterr().err

@@ -193,6 +193,7 @@ def test_a_port_that_is_taken_is_the_users_to_change(capsys):
     [
         (["--port", "70000"], "65535"),
         (["--host", "no.such.host.invalid"], "no.such.host.invalid"),
+        (["--host", ""], "host is empty"),  # would mean every address of the machine
         (["no-such-run"], "no-such-run"),
     ],
 )

@@ -20,6 +20,12 @@ def labelled_pictures(folder: Path) -> tuple[list[Path], list[str]]:
         if not inside.is_dir():
             passed_over.append(inside)
             continue
+        try:
+            inside.name.encode()
+        except UnicodeEncodeError:
+            raise ValueError(
+                f"the name {inside.name!r} in {folder} is not UTF-8; rename that folder"
+            ) from None
         files = sorted(p for p in inside.iterdir() if not p.name.startswith("."))
         pictures = [p for p in files if p.suffix.lower() in SUFFIXES and p.is_file()]
         passed_over += [p for p in files if p not in pictures]

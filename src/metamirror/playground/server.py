@@ -40,6 +40,8 @@ def serve(run: Path | None, host: str, port: int) -> None:
 
 def listen(host: str, port: int) -> socket.socket:
     """A socket at the address, or a ValueError that says why there is none."""
+    if not host:
+        raise ValueError("host is empty; give an address, such as 127.0.0.1, or leave out --host")
     if not 0 <= port <= 65535:
         raise ValueError(f"port is {port}; it must lie in 0 .. 65535 (0 for any that is free)")
     try:
