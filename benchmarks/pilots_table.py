@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from metamirror.files import read_json
 from speed_table import NOTHING, markdown
@@ -13,18 +14,27 @@ def table(results: Path) -> str:
     file = results / "study" / "pilots.json"
     if not file.exists():
         return NOTHING
-    head = ["data", "method", "iterations", "schedule", "α", "outer rate", "beside the start"]
+    head = ["data", "method", "iterations", "tasks", "schedule", "K", "α", "outer rate", "beside"]
     lines = [
         [
             run["data"],
             f"`{run['method']}`",
             str(run["iterations"]),
+            str(run["tasks_per_step"]),
             run["schedule"],
+            str(run["steps"]),
             f"{run['lr']:g}",
             f"{run['outer_lr']:g}",
-            f"{run['geometry_lr'] or run['outer_lr']:g}" if run["method"] != "maml" else "",
+            _beside(run),
             f"{run['accuracy']:.1f} ± {run['ci95']:.1f}",
         ]
         for run in read_json(file)["runs"]
     ]
     return markdown([*head, "validation, %"], lines, words=2)
+
+
+def _beside(run: dict[str, Any]) -> str:
+    """The outer rate of what is learned beside the start, where there is such a thing."""
+    if run["method"] in ("maml", "anil"):
+        return ""
+    return f"{run['geometry_lr'] or run['outer_lr']:g}"
