@@ -30,10 +30,11 @@ FIGURE = ROOT / "docs" / "convergence.svg"
 EVERY = "maml,metasgd,blockiaf,gradnet,metacurvature,metakfo,warpgrad,mtnet,ecml"
 PICTURES = (
     "--ways 5 --queries 15 --steps 5 --tasks-per-step 2 --width 32 --optimizer adam "
-    "--outer-lr 0.003 --schedule cosine --val-tasks 100 --checkpoint-every 200 --search 0.1 "
-    "--search-geometry 0.003,0.0005 --search-iterations 100 --search-tasks 150 --jobs 2"
+    "--outer-lr 0.003 --schedule cosine --iterations 700 --validate-every 350 --val-tasks 100 "
+    "--checkpoint-every 200 --search 0.1 --search-geometry 0.003,0.0005 "
+    "--search-iterations 100 --jobs 2"
 )
-MINI = f"--data mini-imagenet --image-size 32 {PICTURES}"
+MINI = f"--data mini-imagenet --image-size 32 {PICTURES} --search-tasks 150 --test-tasks 600"
 CURVE = (
     "--data sinusoid --queries 15 --steps 1 --tasks-per-step 25 --iterations 3000 "
     "--optimizer adam --outer-lr 0.001 --validate-every 1000 --val-tasks 200 "
@@ -42,19 +43,17 @@ CURVE = (
 )
 STUDY = {
     "mini-imagenet-1shot": (
-        f"{MINI} --iterations 700 --validate-every 350 --test-tasks 600 --shots 1 "
-        f"--methods {EVERY},blockiaf:variant=released "
-        "--seeds 1,maml=4,metasgd=2,blockiaf=3,gradnet=4"
+        f"{MINI} --shots 1 --methods {EVERY},blockiaf:variant=released "
+        "--seeds 1,maml=2,metasgd=2,blockiaf=2,gradnet=2"
     ),
     "omniglot-1shot": (
-        f"--data omniglot --image-size 28 {PICTURES} --iterations 3000 --test-tasks 1000 "
-        f"--shots 1 --methods {EVERY} --seeds 1"
+        f"--data omniglot --image-size 28 {PICTURES} --search-tasks 100 "
+        f"--test-tasks 1000 --shots 1 --methods {EVERY} --seeds 1"
     ),
     "sinusoid-5shot": f"{CURVE} --shots 5 --methods {EVERY}",
     "sinusoid-10shot": f"{CURVE} --shots 10 --methods {EVERY}",
     "mini-imagenet-5shot": (
-        f"{MINI} --iterations 300 --test-tasks 600 --shots 5 "
-        "--methods maml,metasgd,metacurvature,blockiaf,gradnet --seeds 1"
+        f"{MINI} --shots 5 --methods maml,metasgd,metacurvature,blockiaf,gradnet --seeds 1"
     ),
 }
 
