@@ -120,7 +120,7 @@ def test_methods_are_told_by_what_was_measured_of_each(tmp_path):
     ]
     write_json(tmp_path / "study" / "mini-imagenet-1shot" / "table.json", {"rows": study})
     cost = {"method": "gradnet", "relative_to_maml": 1.2, "ci95": [1.1, 1.3], "peak_mb": 512.6}
-    write_json(tmp_path / "cost-mini-imagenet-5shot.json", {"rows": [cost]})
+    write_json(tmp_path / "cost-omniglot-1shot.json", {"rows": [cost]})
     rows = {row[0]: row[1:] for row in cells(method_table.measured(tmp_path))[2:]}
     assert list(rows) == [f"`{method}`" for method in METHODS]
     assert rows["`maml`"] == ["0.400 ± 0.040", "48.2 ± 0.9", "–", "–", "–", "–"]
