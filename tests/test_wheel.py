@@ -24,7 +24,6 @@ from metamirror.methods import METHODS
 from metamirror.version import __version__
 
 ROOT = Path(__file__).parents[1]
-pytestmark = pytest.mark.wheel
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +62,7 @@ def test_the_wheel_is_pure_and_complete(wheel):
     }
 
 
+@pytest.mark.wheel
 @pytest.mark.timeout(1200)  # of which a minute is the quickstart, on a machine that has time
 def test_a_stranger_runs_the_quickstart(wheel, tmp_path):
     venv.create(tmp_path / "venv", with_pip=False)
