@@ -46,7 +46,6 @@ def test_tuned_it_takes_no_fresh_pages_and_an_import_does_not_tune_it():
 
 def test_for_large_pictures_less_memory_is_kept_but_only_where_it_was_tuned():
     size = 400_000  # numbers, of 1.6 MB: too few for huge pages
-    spared = page_faults("spared", size)
-    assert spared > 1000
-    # The system may take the pages of one tensor back while a process waits for its turn.
-    assert page_faults("tuned", size) < spared / 2
+    # The least of three: a busy system may take a tensor's pages back while a process waits.
+    assert min(page_faults("tuned", size) for _ in range(3)) < 100
+    assert page_faults("spared", size) > 1000

@@ -31,14 +31,7 @@ def test_the_example_is_thirty_lines(layerwise):
 
 
 def test_the_example_passes_the_shared_tests(layerwise, tmp_path):
-    row = Row("layerwise")
-    for network in shared.NETWORKS:
-        shared.test_meta_gradient_equals_finite_differences(row, network)
-        shared.test_start_follows_the_path_of_gradient_descent(row, network)
-        shared.test_runs_on_the_meta_device(row, network)
-    shared.test_loop_and_vmap_give_the_same_meta_gradient(row)
-    shared.test_every_meta_parameter_learns_within_two_outer_steps(row)
-    shared.test_save_and_load_restore_it_bit_for_bit(row, tmp_path)
+    shared.judge(Row("layerwise"), tmp_path)
 
 
 def test_the_example_learns(layerwise):

@@ -181,3 +181,14 @@ def test_adaptation_leaves_the_learner_unchanged(row: Row):
     assert adapted.path.losses.shape == adapted.path.grad_norms.shape == (3,)
     for name, p in learner.named_parameters():
         assert torch.equal(p, before[name])
+
+
+def judge(row: Row, tmp_path):
+    """What the documentation's examples of a method have to pass: the tests above, one by one."""
+    for network in NETWORKS:
+        test_meta_gradient_equals_finite_differences(row, network)
+        test_start_follows_the_path_of_gradient_descent(row, network)
+        test_runs_on_the_meta_device(row, network)
+    test_loop_and_vmap_give_the_same_meta_gradient(row)
+    test_every_meta_parameter_learns_within_two_outer_steps(row)
+    test_save_and_load_restore_it_bit_for_bit(row, tmp_path)

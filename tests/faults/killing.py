@@ -77,7 +77,7 @@ def _life(words: tuple[str, ...], kill_at: int | None) -> None:
 
 
 def ended(process: Any) -> int:
-    process.join(timeout=900)  # a hang is the only thing that takes so long on a busy machine
+    process.join(timeout=240)
     return process.exitcode
 
 
