@@ -56,6 +56,7 @@ ROWS = [
     Row("ecml:subset=all"),
     Row("ecml:subset=all:outputs=residuals"),
     Row("blockiaf", acts_on_conv_bias=FIRST_BLOCK),
+    Row("blockiaf:anchored=true", acts_on_conv_bias=FIRST_BLOCK),
     Row("blockiaf:blocks=tensor", acts_on_conv_bias=CONNECTIONS),
     Row("blockiaf:variant=paper", starts_as=None, acts_on_conv_bias=FIRST_BLOCK),
     Row(
@@ -66,5 +67,6 @@ ROWS = [
     Row("gradnet:form=kronecker:terms=2"),
     Row("gradnet:metric=kronecker"),
     Row("gradnet:form=elementwise"),
+    Row("gradnet:anchored=true:metric=kronecker"),
     Row("anil", starts_as=None),
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -33,6 +34,7 @@ from metamirror.mirror_maps import (
     bregman,
 )
 from metamirror.mirror_maps.geometry import MirrorGeometry
+from metamirror.mirror_maps.scaling import bounded
 from networks import point_tasks, smooth_mlp
 
 gradient_maps = pytest.mark.parametrize("name", GRADIENT_MAPS)
@@ -401,3 +403,32 @@ def test_a_point_with_other_parameters_has_no_inverse(name):
 
 def test_shapes_are_covered():
     assert set(SHAPES) == set(point()) == set(rates()) == set(factors())
+
+
+@pytest.mark.parametrize("reach", [0.1, 1.0, 6.0])
+def test_the_kronecker_factors_reach_every_matrix_within_their_bounds_and_no_other(reach):
+    random = torch.Generator().manual_seed(0)
+    eye = torch.eye(5, dtype=torch.float64)
+    for size in (1e-6, 0.1, 1.0, 30.0):
+        a = torch.randn(3, 5, 5, generator=random, dtype=torch.float64) * size
+        a = (a + a.mT) / 2
+        f = bounded(a, reach)
+        values = torch.linalg.eigvalsh(f)
+        assert float(values.min()) >= math.exp(-reach) * (1 - 1e-9)
+        assert float(values.max()) <= math.exp(reach) * (1 + 1e-9)
+        torch.testing.assert_close(f, f.mT)
+        torch.testing.assert_close(bounded(-a, reach) @ f, eye.expand_as(f))
+    # From the first step on, every entry counts in full.
+    small = torch.full((5, 5), 1e-6, dtype=torch.float64)
+    torch.testing.assert_close(bounded(small, reach) - eye, small, rtol=1e-4, atol=0)
+    # The roots of f(x) = y between the extremes, for eigenvalues y of a matrix that is wanted.
+    wanted = torch.linspace(-0.99, 0.99, 5, dtype=torch.float64).mul(reach).exp()
+    q = (4 * math.tanh(reach / 2)) ** 2
+    half = q / 4 * (wanted + 1) / (wanted - 1)
+    roots = half - half.sign() * (half.square() - q).clamp_min(0).sqrt()
+    roots = torch.where((wanted - 1).abs() < 1e-12, torch.zeros_like(roots), roots)
+    rotation = torch.linalg.qr(torch.randn(5, 5, generator=random, dtype=torch.float64))[0]
+    a = (rotation * roots) @ rotation.T
+    assert float(a.abs().max()) < 4
+    found = bounded(4 * torch.atanh(a / 4), reach)
+    torch.testing.assert_close(found, (rotation * wanted) @ rotation.T, rtol=1e-6, atol=1e-8)

@@ -26,6 +26,8 @@ class Options:
         scale: "bounded", "logistic" or "exponential".
         heads: how the decoders' output layers start.
         extra_relu: a ReLU on embeddings and decoder inputs too.
+        anchored: beyond the paper, shift the map so that the start is its own image: then a map
+            that is still being learned does not move the start.
     """
 
     variant: Literal["live", "paper", "released"] = "live"
@@ -33,6 +35,7 @@ class Options:
     scale: Scale | None = None
     heads: Heads | None = None
     extra_relu: bool | None = None
+    anchored: bool = False
 
 
 VARIANTS: dict[str, tuple[Scale, Heads, bool]] = {
@@ -52,7 +55,7 @@ def build(model: nn.Module, options: Options, lr: float) -> Parts:
         heads=options.heads or heads,
         extra_relu=extra_relu if options.extra_relu is None else options.extra_relu,
     )
-    return Parts(model, MirrorGeometry(g))
+    return Parts(model, MirrorGeometry(g, anchored=options.anchored))
 
 
 METHOD = Method(

@@ -28,6 +28,8 @@ class Options:
         terms: hidden layers side by side, or tanh in an elementwise mixture (1 and 4 by default).
         rho: how far from quadratic the map may be, below 1.
         log_range: rates stay within a factor exp(log_range) of the step size.
+        anchored: shift the map so that the start is its own image: then a map that is still being
+            learned does not move the start.
     """
 
     form: Literal["coupled", "kronecker", "elementwise"] = "coupled"
@@ -35,6 +37,7 @@ class Options:
     terms: int | None = None
     rho: float = 0.9
     log_range: float = math.log(10)
+    anchored: bool = False
 
 
 def build(model: nn.Module, options: Options, lr: float) -> Parts:
@@ -58,7 +61,7 @@ def build(model: nn.Module, options: Options, lr: float) -> Parts:
             log_range=options.log_range,
             modes=getattr(model, "modes", None),
         )
-    return Parts(model, MirrorGeometry(g))
+    return Parts(model, MirrorGeometry(g, anchored=options.anchored))
 
 
 METHOD = Method(

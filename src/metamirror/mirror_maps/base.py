@@ -40,6 +40,10 @@ class MirrorMap(nn.Module):
         """Phi = g(z)."""
         raise NotImplementedError
 
+    def constants(self) -> list[nn.Parameter]:
+        """Those of its parameters that add a constant to g and do nothing else."""
+        return []
+
     def inverse(self, phi: Params) -> Params:
         """Z with g(z) = phi: the mirror map itself, grad h, where h exists."""
         raise NotImplementedError

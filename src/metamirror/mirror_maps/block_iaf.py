@@ -278,6 +278,10 @@ class BlockIAF(MirrorMap):
             return {name: phi[name] for name in z}
         return self.partition.join(phi)
 
+    def constants(self) -> list[nn.Parameter]:
+        decoders = cast(Iterable[Decoders], self.decoders)
+        return [*self.first_mu, *(decoder.mu.bias for decoder in decoders)]
+
     def inverse(self, phi: Params) -> Params:
         """Blockwise substitution: a block reads earlier ones only, which are exact by its turn.
 

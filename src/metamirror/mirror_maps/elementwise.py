@@ -122,6 +122,9 @@ class Elementwise(MirrorMap):
         mixture: Tensor = (p["weight"][i] * p["width"][i] * torch.tanh(scaled)).sum(-1)
         return mixture
 
+    def constants(self) -> list[nn.Parameter]:
+        return list(self.shift)
+
     def inverse(self, phi: Params) -> Params:
         """By a fixed point that contracts at least by rho each time."""
         check_point(phi, self.groups.shapes)

@@ -206,6 +206,9 @@ class GradientNet(MirrorMap):
         phi = one_pass(self.net, [z[name] for name in names], prepared or self.prepare())
         return dict(zip(names, phi, strict=True))
 
+    def constants(self) -> list[nn.Parameter]:
+        return list(self.shifts)
+
     def inverse(self, phi: Params) -> Params:
         """By a fixed point that contracts at least by rho each time."""
         check_point(phi, self.groups.shapes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal, get_args
 
 import torch
@@ -13,16 +14,21 @@ from metamirror.mirror_maps.base import Bounds
 Metric = Literal["diagonal", "kronecker"]
 
 
-def cayley(r: Tensor) -> Tensor:
-    """The rotation (I + A)^-1 (I - A) of a skew matrix A made from r, with entries below 2.
+def bounded(a: Tensor, reach: float) -> Tensor:
+    """A function f of a symmetric matrix whose values lie in [exp(-reach), exp(reach)].
 
-    Up to signs, which S'S does not see, entries of size 1 reach every rotation; and bounded ones
-    keep the equation well conditioned however large r grows.
+    f(x) = (x^2 + qx/2 + q) / (x^2 - qx/2 + q) is 1 + x + .. at 0, so that every entry is learned
+    from the first step on. With sqrt(q) = 4 tanh(reach / 2) its extremes, at x = sqrt(q) and
+    -sqrt(q), are exp(reach) and exp(-reach): each symmetric matrix with eigenvalues between them
+    is reached, and no other. Entries of size 4 suffice for that; larger ones could overflow.
+    f(-x) = 1 / f(x).
     """
-    skew = 2 * torch.tanh((r - r.mT) / 2)
-    eye = torch.eye(r.shape[-1], device=r.device, dtype=r.dtype)
-    rotation: Tensor = torch.linalg.solve(eye + skew, eye - skew)
-    return rotation
+    q = (4 * math.tanh(reach / 2)) ** 2
+    a = 4 * torch.tanh(a / 4)
+    even = a @ a + q * torch.eye(a.shape[-1], device=a.device, dtype=a.dtype)
+    odd = q / 2 * a
+    found: Tensor = torch.linalg.solve(even - odd, even + odd)
+    return found
 
 
 class Scaling(nn.Module):
@@ -38,22 +44,14 @@ class Scaling(nn.Module):
         if self.diagonal:
             self.log_scale = nn.Parameter(torch.zeros(count, *shape))
         else:
-            self.log_spectrum = nn.ParameterList(torch.zeros(count, n) for n in shape)
-            self.rotation = nn.ParameterList(torch.zeros(count, n, n) for n in shape if n > 1)
+            self.modes = nn.ParameterList(torch.zeros(count, n, n) for n in shape)
 
     def prepare(self) -> Tensor | list[Tensor]:
-        """The diagonal of S, or its factors D_j Q_j with Q_j a rotation."""
+        """The diagonal of S, or its factors."""
         if self.diagonal:
             return torch.exp(self.log_range / 2 * torch.tanh(self.log_scale))
-        share = self.log_range / 2 / len(self.log_spectrum)
-        rotations = iter(self.rotation)
-        factors = []
-        for d in self.log_spectrum:
-            factor = torch.exp(share * torch.tanh(d)).unsqueeze(-1)
-            if d.shape[-1] > 1:
-                factor = factor * cayley(next(rotations))
-            factors.append(factor)
-        return factors
+        reach = self.log_range / 2 / len(self.modes)
+        return [bounded((a + a.mT) / 2, reach) for a in self.modes]
 
     @staticmethod
     def apply_to(x: Tensor, s: Tensor | list[Tensor], *, transpose: bool = False) -> Tensor:

@@ -1,0 +1,90 @@
+"""A map that is shifted so that the start is its own image."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from maps import GRADIENT_MAPS, SHAPES, point, randomised
+
+import metamirror as mm
+from metamirror.adapt import descend
+from metamirror.mirror_maps import BlockIAF
+from metamirror.mirror_maps.geometry import MirrorGeometry
+
+MAPS = {"blockiaf": lambda: BlockIAF(SHAPES), **GRADIENT_MAPS}
+maps = pytest.mark.parametrize("name", MAPS)
+
+
+def lower(phi, phi0=None):
+    return (sum((p - 1).square().sum() + torch.sin(p).sum() for p in phi.values()),) * 2
+
+
+def gradient(phi):
+    return {n: 2 * (p - 1) + torch.cos(p) for n, p in phi.items()}
+
+
+def path_from(geometry: MirrorGeometry, prepared):
+    with torch.no_grad():
+        start = geometry.begin(point(8), prepared, {})
+    return descend(lower, geometry, start, steps=4, lr=0.05, order="none", keep=True).points
+
+
+@maps
+@pytest.mark.parametrize("shared", [True, False], ids=["start prepared", "start not prepared"])
+def test_the_path_is_that_of_the_map_less_a_constant(name, shared):
+    g = randomised(MAPS[name](), 1.0, 3)
+    geometry = MirrorGeometry(g, anchored=True)
+    with torch.no_grad():
+        prepared = geometry.prepare()
+        if shared:
+            prepared |= geometry.prepare_start(point(8), prepared)
+        z0 = z = point(8)
+        first = g(z0)
+        found = path_from(geometry, prepared)
+        for expected in found:
+            phi = {n: g(z)[n] - first[n] + z0[n] for n in z}
+            for n in phi:
+                torch.testing.assert_close(expected[n], phi[n], rtol=1e-12, atol=1e-12)
+            z = {n: z[n] - 0.05 * g_n for (n, g_n) in gradient(phi).items()}
+    assert len(found) == 5
+
+
+@maps
+def test_no_map_moves_the_start(name):
+    g = randomised(MAPS[name](), 2.0, 5)
+    geometry = MirrorGeometry(g, anchored=True)
+    state = geometry.begin(point(1), geometry.prepare(), {})
+    for n, phi in geometry.primal(state).items():
+        assert torch.equal(phi, point(1)[n])
+    free = MirrorGeometry(g)
+    moved = free.primal(free.begin(point(1), free.prepare(), {}))
+    assert any(not torch.allclose(moved[n], p) for n, p in point(1).items())
+
+
+@maps
+def test_what_only_adds_a_constant_is_not_learned(name):
+    """All of it, and nothing else: every other parameter bends or tilts the map."""
+    g = randomised(MAPS[name](), 1.0, 7)
+    constants = {id(p) for p in g.constants()}
+    one, other = g(point(1)), g(point(2))
+    distance = sum((one[n] - other[n]).square().sum() for n in one)
+    learned = list(g.parameters())
+    grads = torch.autograd.grad(distance, learned, allow_unused=True)
+    for p, grad in zip(learned, grads, strict=True):
+        still = grad is None or float(grad.abs().max()) < 1e-12
+        if id(p) in constants:
+            assert still
+        # The units of a flow are ReLUs, of which some rest.
+        elif name != "blockiaf":
+            assert not still
+    MirrorGeometry(g, anchored=True)
+    assert {id(p) for p in g.parameters() if not p.requires_grad} == constants
+
+
+def test_the_option_reaches_the_learner():
+    model = mm.models.MLP(3, 2, hidden=(4,))
+    for method in ("gradnet", "blockiaf"):
+        plain = mm.make_learner(method, model)
+        anchored = mm.make_learner(f"{method}:anchored=true", model)
+        assert not plain.geometry.anchored
+        assert anchored.geometry.anchored
