@@ -18,6 +18,8 @@ STUDIES = {
     "miniImageNet, 1-shot": "mini-imagenet-1shot",
     "miniImageNet, 5-shot": "mini-imagenet-5shot",
     "Omniglot, 1-shot": "omniglot-1shot",
+    "miniImageNet, one step": "mini-imagenet-1shot-one-step",
+    "Omniglot, one step": "omniglot-1shot-one-step",
 }
 UNKNOWN = "–"
 
@@ -56,16 +58,17 @@ def sinusoid(results: Path) -> str:
 
 
 def measured(results: Path) -> str:
-    """Accuracy, cost and memory of every method, as far as they were measured."""
+    """Accuracy, cost and memory of every method and variant, as far as they were measured."""
     columns: dict[str, dict[str, str]] = {"sinusoid, MSE": _sinusoid(results)}
     columns |= {title: _study(results, name) for title, name in STUDIES.items()}
     columns["time / MAML"] = _cost(results, _ratio)
     columns["peak MB"] = _cost(results, lambda r: f"{r['peak_mb']:.0f}")
     if not any(columns.values()):
         return NOTHING
+    variants = {label for found in columns.values() for label in found if ":" in label}
     rows = [
-        (f"`{method}`", *(found.get(method, UNKNOWN) for found in columns.values()))
-        for method in METHODS
+        (f"`{label}`", *(found.get(label, UNKNOWN) for found in columns.values()))
+        for label in (*METHODS, *sorted(variants))
     ]
     return markdown(("method", *columns), rows)
 

@@ -14,7 +14,7 @@ def table(results: Path) -> str:
     file = results / "study" / "pilots.json"
     if not file.exists():
         return NOTHING
-    head = ["data", "method", "iterations", "tasks", "schedule", "K", "α", "outer rate", "beside"]
+    head = ["data", "method", "iterations", "tasks", "schedule", "filters", "queries", "K", "α"]
     lines = [
         [
             run["data"],
@@ -22,6 +22,8 @@ def table(results: Path) -> str:
             str(run["iterations"]),
             str(run["tasks_per_step"]),
             run["schedule"],
+            str(run["width"]),
+            str(run["queries"]),
             str(run["steps"]),
             f"{run['lr']:g}",
             f"{run['outer_lr']:g}",
@@ -30,7 +32,7 @@ def table(results: Path) -> str:
         ]
         for run in read_json(file)["runs"]
     ]
-    return markdown([*head, "validation, %"], lines, words=2)
+    return markdown([*head, "outer rate", "beside", "validation, %"], lines, words=2)
 
 
 def _beside(run: dict[str, Any]) -> str:

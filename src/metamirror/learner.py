@@ -240,10 +240,10 @@ class Learner(nn.Module):
     def _begin(self, support: Batch, seed: int | None) -> State:
         check_batch(support, "support", stacked=False)
         self._check_outputs(support, "support")
-        with torch.no_grad():
-            z, memory = self.begin(seed=seed)
         # A copy: the path holds its start, and the learner's own goes on learning.
-        return State({name: value.detach().clone() for name, value in z.items()}, memory)
+        theta = {name: value.detach().clone() for name, value in self.start().items()}
+        with torch.no_grad():
+            return self.geometry.begin(theta, self.geometry.prepare(), self._noise(seed))
 
     def meta_loss(self, tasks: Task, *, seeds: Sequence[int] | None = None) -> Tensor:
         """The objective's mean over a stack of tasks, to be differentiated by the outer level.

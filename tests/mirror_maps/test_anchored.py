@@ -81,6 +81,33 @@ def test_what_only_adds_a_constant_is_not_learned(name):
     assert {id(p) for p in g.parameters() if not p.requires_grad} == constants
 
 
+def test_the_shifts_of_every_block_of_a_flow_are_constants():
+    g = BlockIAF(SHAPES)
+    names = {id(p): name for name, p in g.named_parameters()}
+    found = {names[id(p)] for p in g.constants()}
+    assert found == {n for n in names.values() if n.endswith("mu.bias") or "first_mu" in n}
+    # One number for every parameter: no block is left out.
+    assert sum(p.numel() for p in g.constants()) == sum(p.numel() for p in point().values())
+
+
+@pytest.mark.parametrize("method", ["gradnet:anchored=true", "blockiaf:anchored=true"])
+def test_an_adapted_model_is_no_part_of_the_learner(method):
+    learner = mm.make_learner(method, mm.models.MLP(3, 2, hidden=(4,)), steps=2)
+    support = mm.Batch(torch.randn(4, 3), torch.tensor([0, 1, 0, 1]))
+    unadapted = learner.adapt(support, steps=0)
+    first, *_ = learner.adaptations(support)
+    path = learner.adapt(support, keep=True).path
+    held = [unadapted.params, first.params, path.points[0]]
+    before = [{n: p.clone() for n, p in params.items()} for params in held]
+    with torch.no_grad():
+        for p in learner.parameters():
+            p.add_(1.0)
+    for params, old in zip(held, before, strict=True):
+        for name, p in params.items():
+            assert torch.equal(p, old[name])
+            assert not p.requires_grad
+
+
 def test_the_option_reaches_the_learner():
     model = mm.models.MLP(3, 2, hidden=(4,))
     for method in ("gradnet", "blockiaf"):

@@ -405,7 +405,7 @@ def test_shapes_are_covered():
     assert set(SHAPES) == set(point()) == set(rates()) == set(factors())
 
 
-@pytest.mark.parametrize("reach", [0.1, 1.0, 6.0])
+@pytest.mark.parametrize("reach", [0.01, 0.1, 1.0, 5.0])
 def test_the_kronecker_factors_reach_every_matrix_within_their_bounds_and_no_other(reach):
     random = torch.Generator().manual_seed(0)
     eye = torch.eye(5, dtype=torch.float64)
@@ -418,6 +418,8 @@ def test_the_kronecker_factors_reach_every_matrix_within_their_bounds_and_no_oth
         assert float(values.max()) <= math.exp(reach) * (1 + 1e-9)
         torch.testing.assert_close(f, f.mT)
         torch.testing.assert_close(bounded(-a, reach) @ f, eye.expand_as(f))
+        single = torch.linalg.svdvals(bounded(a.float(), reach).double()).log()
+        assert float(single.abs().max()) <= 1.01 * reach
     # From the first step on, every entry counts in full.
     small = torch.full((5, 5), 1e-6, dtype=torch.float64)
     torch.testing.assert_close(bounded(small, reach) - eye, small, rtol=1e-4, atol=0)
@@ -432,3 +434,14 @@ def test_the_kronecker_factors_reach_every_matrix_within_their_bounds_and_no_oth
     assert float(a.abs().max()) < 4
     found = bounded(4 * torch.atanh(a / 4), reach)
     torch.testing.assert_close(found, (rotation * wanted) @ rotation.T, rtol=1e-6, atol=1e-8)
+
+
+def test_a_kronecker_metric_without_reach_is_the_identity_and_too_much_is_refused():
+    g = GradientNet(point(), metric="kronecker", log_range=0.0)
+    with torch.no_grad():
+        for p in g.scalings.parameters():
+            p.normal_()
+        for name, phi in g(point(1)).items():
+            torch.testing.assert_close(phi, point(1)[name])
+    with pytest.raises(ValueError, match="log_range is 21"):
+        GradientNet(point(), metric="kronecker", log_range=21.0)

@@ -20,7 +20,8 @@ class MirrorGeometry(Geometry):
 
     Args:
         g: the inverse mirror map.
-        anchored: shift g so that the start is its own image.
+        anchored: shift g so that the start is its own image. What only adds a constant to g then
+            has no effect and is frozen.
     """
 
     def __init__(self, g: MirrorMap, *, anchored: bool = False):
@@ -28,7 +29,6 @@ class MirrorGeometry(Geometry):
         self.g = g
         self.anchored = anchored
         if anchored:
-            # They cancel: nothing would ever move them.
             for constant in g.constants():
                 constant.requires_grad_(False)
 
@@ -62,5 +62,5 @@ class MirrorGeometry(Geometry):
         return State(z, {key: value for key, value in memory.items() if key != "phi0"})
 
     def candidate_mirror_map(self, theta: Params) -> MirrorMap:
-        # A shift changes no slope, and so nothing that is asked of a map.
+        # Up to the shift, which changes no slope.
         return self.g

@@ -13,6 +13,8 @@ from metamirror.mirror_maps.base import Bounds
 
 Metric = Literal["diagonal", "kronecker"]
 
+MOST_KRONECKER = 20.0
+
 
 def bounded(a: Tensor, reach: float) -> Tensor:
     """A function f of a symmetric matrix whose values lie in [exp(-reach), exp(reach)].
@@ -20,14 +22,17 @@ def bounded(a: Tensor, reach: float) -> Tensor:
     f(x) = (x^2 + qx/2 + q) / (x^2 - qx/2 + q) is 1 + x + .. at 0, so that every entry is learned
     from the first step on. With sqrt(q) = 4 tanh(reach / 2) its extremes, at x = sqrt(q) and
     -sqrt(q), are exp(reach) and exp(-reach): each symmetric matrix with eigenvalues between them
-    is reached, and no other. Entries of size 4 suffice for that; larger ones could overflow.
-    f(-x) = 1 / f(x).
+    is reached, and no other. Beyond them f falls back towards 1. Entries of size 4 suffice; larger
+    ones could overflow. f(-x) = 1 / f(x).
     """
+    eye = torch.eye(a.shape[-1], device=a.device, dtype=a.dtype)
+    if reach == 0:
+        return eye.expand_as(a)
     q = (4 * math.tanh(reach / 2)) ** 2
     a = 4 * torch.tanh(a / 4)
-    even = a @ a + q * torch.eye(a.shape[-1], device=a.device, dtype=a.dtype)
     odd = q / 2 * a
-    found: Tensor = torch.linalg.solve(even - odd, even + odd)
+    # f = 1 + 2 odd / (even - odd): where the reach is small, all of f's digits are in the second.
+    found: Tensor = eye + torch.linalg.solve(a @ a + q * eye - odd, 2 * odd)
     return found
 
 
@@ -44,6 +49,11 @@ class Scaling(nn.Module):
         if self.diagonal:
             self.log_scale = nn.Parameter(torch.zeros(count, *shape))
         else:
+            if log_range > MOST_KRONECKER:
+                raise ValueError(
+                    f"log_range is {log_range}; with a Kronecker metric it is at most "
+                    f"{MOST_KRONECKER}: beyond that float32 would not keep the bounds"
+                )
             self.modes = nn.ParameterList(torch.zeros(count, n, n) for n in shape)
 
     def prepare(self) -> Tensor | list[Tensor]:
