@@ -39,11 +39,10 @@ MINI = f"--data mini-imagenet --image-size 32 {PICTURES} --search-tasks 150 --te
 ONE_STEP = (
     "--ways 5 --queries 5 --steps 1 --tasks-per-step 2 --width 32 --optimizer adam "
     "--outer-lr 0.003 --schedule cosine --val-tasks 200 --search 0.2 "
-    "--search-geometry 0.003,0.0005 --search-tasks 200 --test-tasks 1000 --jobs 2"
+    "--search-geometry 0.003,0.0005 --test-tasks 1000 --jobs 2"
 )
 MINI_ONE_STEP = (
-    f"--data mini-imagenet --image-size 32 {ONE_STEP} --iterations 2500 --validate-every 500 "
-    "--checkpoint-every 500 --search-iterations 200"
+    f"--data mini-imagenet --image-size 32 {ONE_STEP} --validate-every 500 --checkpoint-every 500"
 )
 ANCHORED = "gradnet:anchored=true:metric=kronecker:log_range=12"
 CURVE = (
@@ -62,18 +61,19 @@ STUDY = {
         f"--test-tasks 1000 --shots 1 --methods {EVERY} --seeds 1"
     ),
     "mini-imagenet-1shot-one-step": (
-        f"{MINI_ONE_STEP} --shots 1 --methods maml,metasgd,metacurvature,blockiaf,"
-        f"blockiaf:anchored=true,{ANCHORED} --seeds 1,maml=3,{ANCHORED}=3"
+        f"{MINI_ONE_STEP} --iterations 2500 --search-iterations 500 --search-tasks 300 --shots 1 "
+        f"--methods maml,metasgd,blockiaf:anchored=true,{ANCHORED} --seeds 1,maml=3,{ANCHORED}=3"
     ),
     "omniglot-1shot-one-step": (
         f"--data omniglot --image-size 28 {ONE_STEP} --iterations 10000 --validate-every 2500 "
-        f"--checkpoint-every 1000 --search-iterations 300 --shots 1 "
-        f"--methods maml,metasgd,metacurvature,blockiaf,{ANCHORED} --seeds 1"
+        "--checkpoint-every 1000 --search-iterations 300 --search-tasks 200 --shots 1 "
+        f"--methods maml,metasgd,metacurvature,{ANCHORED},blockiaf --seeds 1"
     ),
     "sinusoid-5shot": f"{CURVE} --shots 5 --methods {EVERY}",
     "sinusoid-10shot": f"{CURVE} --shots 10 --methods {EVERY}",
     "mini-imagenet-5shot": (
-        f"{MINI} --shots 5 --methods maml,metasgd,metacurvature,blockiaf,gradnet --seeds 1"
+        f"{MINI_ONE_STEP} --iterations 1000 --search-iterations 100 --search-tasks 200 --shots 5 "
+        f"--methods maml,metasgd,metacurvature,blockiaf,{ANCHORED} --seeds 1"
     ),
 }
 
