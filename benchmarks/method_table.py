@@ -15,11 +15,11 @@ from metamirror.methods import METHODS
 from speed_table import NOTHING, markdown, with_interval
 
 STUDIES = {
-    "miniImageNet, 1-shot": "mini-imagenet-1shot",
-    "miniImageNet, 5-shot": "mini-imagenet-5shot",
-    "Omniglot, 1-shot": "omniglot-1shot",
-    "miniImageNet, one step": "mini-imagenet-1shot-one-step",
-    "Omniglot, one step": "omniglot-1shot-one-step",
+    "miniImageNet, 1-shot, 5 steps": "mini-imagenet-1shot",
+    "miniImageNet, 1-shot, 1 step": "mini-imagenet-1shot-one-step",
+    "miniImageNet, 5-shot, 1 step": "mini-imagenet-5shot",
+    "Omniglot, 1-shot, 5 steps": "omniglot-1shot",
+    "Omniglot, 1-shot, 1 step": "omniglot-1shot-one-step",
 }
 UNKNOWN = "–"
 

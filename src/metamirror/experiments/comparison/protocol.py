@@ -67,7 +67,8 @@ def line(
     network = grid.network
     size = network.get("width", network.get("hidden"))
     words.append(f"{network['name']} of width {size}")
-    words.append(f"{base.steps} inner steps" + (", first order" if base.first_order else ""))
+    steps = f"{base.steps} inner step" + ("" if base.steps == 1 else "s")
+    words.append(steps + (", first order" if base.first_order else ""))
     words.append(_step_sizes(fields, grid, found))
     words.append(f"{base.iterations:,} iterations of {base.tasks_per_step} tasks")
     words.append(_outer(base))
