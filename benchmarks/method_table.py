@@ -15,12 +15,13 @@ from metamirror.methods import METHODS
 from speed_table import NOTHING, markdown, with_interval
 
 STUDIES = {
-    "miniImageNet, 1-shot, 5 steps": "mini-imagenet-1shot",
-    "miniImageNet, 1-shot, 1 step": "mini-imagenet-1shot-one-step",
-    "miniImageNet, 5-shot, 1 step": "mini-imagenet-5shot",
-    "Omniglot, 1-shot, 5 steps": "omniglot-1shot",
-    "Omniglot, 1-shot, 1 step": "omniglot-1shot-one-step",
+    "miniImageNet, 1-shot, 5 steps": ("mini-imagenet-1shot",),
+    "miniImageNet, 1-shot, 1 step": ("mini-imagenet-1shot-one-step",),
+    "miniImageNet, 5-shot, 1 step": ("mini-imagenet-5shot",),
+    "Omniglot, 1-shot, 5 steps": ("omniglot-1shot",),
+    "Omniglot, 1-shot, 1 step": ("omniglot-1shot-one-step", "omniglot-1shot-one-step-others"),
 }
+"""Columns, and the comparisons of one protocol that each is taken from."""
 UNKNOWN = "–"
 
 
@@ -60,7 +61,7 @@ def sinusoid(results: Path) -> str:
 def measured(results: Path) -> str:
     """Accuracy, cost and memory of every method and variant, as far as they were measured."""
     columns: dict[str, dict[str, str]] = {"sinusoid, MSE": _sinusoid(results)}
-    columns |= {title: _study(results, name) for title, name in STUDIES.items()}
+    columns |= {title: _study(results, names) for title, names in STUDIES.items()}
     columns["time / MAML"] = _cost(results, _ratio)
     columns["peak MB"] = _cost(results, lambda r: f"{r['peak_mb']:.0f}")
     if not any(columns.values()):
@@ -78,11 +79,10 @@ def _sinusoid(results: Path) -> dict[str, str]:
     return {name: f"{found['mse']:.3f} ± {found['ci95']:.3f}" for name, found in files.items()}
 
 
-def _study(results: Path, name: str) -> dict[str, str]:
-    file = results / "study" / name / "table.json"
-    if not file.exists():
-        return {}
-    done = [row for row in read_json(file)["rows"] if row["status"] == "done"]
+def _study(results: Path, names: tuple[str, ...]) -> dict[str, str]:
+    files = [results / "study" / name / "table.json" for name in names]
+    rows = [row for file in files if file.exists() for row in read_json(file)["rows"]]
+    done = [row for row in rows if row["status"] == "done"]
     return {row["method"]: f"{row['accuracy']:.1f} ± {row['ci95']:.1f}" for row in done}
 
 

@@ -35,14 +35,20 @@ PICTURES = (
     "--search-iterations 100 --jobs 2"
 )
 MINI = f"--data mini-imagenet --image-size 32 {PICTURES} --search-tasks 150 --test-tasks 600"
-# One inner step and fewer queries take less time, and more tasks are seen for it.
-ONE_STEP = (
-    "--ways 5 --queries 5 --steps 1 --tasks-per-step 2 --width 32 --optimizer adam "
-    "--outer-lr 0.003 --schedule cosine --val-tasks 200 --search 0.2 "
-    "--search-geometry 0.003,0.0005 --test-tasks 1000 --jobs 2"
-)
-MINI_ONE_STEP = (
-    f"--data mini-imagenet --image-size 32 {ONE_STEP} --validate-every 500 --checkpoint-every 500"
+
+
+def one_step(search: str) -> str:
+    """One inner step and fewer queries take less time, and more tasks are seen for it."""
+    return (
+        "--ways 5 --queries 5 --steps 1 --tasks-per-step 2 --width 32 --optimizer adam "
+        f"--outer-lr 0.003 --schedule cosine --val-tasks 200 --search {search} "
+        "--search-geometry 0.003,0.0005 --test-tasks 1000 --jobs 2"
+    )
+
+
+OMNIGLOT_ONE_STEP = (
+    f"--data omniglot --image-size 28 {one_step('0.2')} --iterations 10000 --validate-every 2500 "
+    "--checkpoint-every 1000 --search-iterations 300 --search-tasks 200 --shots 1"
 )
 ANCHORED = "gradnet:anchored=true:metric=kronecker:log_range=12"
 CURVE = (
@@ -61,19 +67,24 @@ STUDY = {
         f"--test-tasks 1000 --shots 1 --methods {EVERY} --seeds 1"
     ),
     "mini-imagenet-1shot-one-step": (
-        f"{MINI_ONE_STEP} --iterations 2500 --search-iterations 500 --search-tasks 300 --shots 1 "
-        f"--methods maml,metasgd,blockiaf:anchored=true,{ANCHORED} --seeds 1,maml=3,{ANCHORED}=3"
+        f"--data mini-imagenet --image-size 32 {one_step('0.1,0.2,0.4')} --validate-every 1000 "
+        "--checkpoint-every 1000 --iterations 4000 --search-iterations 500 --search-tasks 400 "
+        f"--shots 1 --methods {EVERY},{ANCHORED},blockiaf:anchored=true,blockiaf:variant=released "
+        f"--seeds 1,maml=3,metasgd=3,blockiaf=3,{ANCHORED}=3"
     ),
     "omniglot-1shot-one-step": (
-        f"--data omniglot --image-size 28 {ONE_STEP} --iterations 10000 --validate-every 2500 "
-        "--checkpoint-every 1000 --search-iterations 300 --search-tasks 200 --shots 1 "
-        f"--methods maml,metasgd,metacurvature,{ANCHORED},blockiaf --seeds 1"
+        f"{OMNIGLOT_ONE_STEP} --methods maml,metasgd,metacurvature,{ANCHORED},blockiaf --seeds 1"
+    ),
+    "omniglot-1shot-one-step-others": (
+        f"{OMNIGLOT_ONE_STEP} --methods maml,metakfo,blockiaf:anchored=true,ecml,mtnet,warpgrad,"
+        "gradnet --seeds 1 --no-controls"
     ),
     "sinusoid-5shot": f"{CURVE} --shots 5 --methods {EVERY}",
     "sinusoid-10shot": f"{CURVE} --shots 10 --methods {EVERY}",
     "mini-imagenet-5shot": (
-        f"{MINI_ONE_STEP} --iterations 1000 --search-iterations 100 --search-tasks 200 --shots 5 "
-        f"--methods maml,metasgd,metacurvature,blockiaf,{ANCHORED} --seeds 1"
+        f"--data mini-imagenet --image-size 32 {one_step('0.2')} --validate-every 500 "
+        "--checkpoint-every 500 --iterations 1000 --search-iterations 100 --search-tasks 200 "
+        f"--shots 5 --methods maml,metasgd,metacurvature,blockiaf,{ANCHORED} --seeds 1"
     ),
 }
 
