@@ -64,6 +64,24 @@ def measured(results: Path) -> str:
     columns |= {title: _study(results, names) for title, names in STUDIES.items()}
     columns["time / MAML"] = _cost(results, _ratio)
     columns["peak MB"] = _cost(results, lambda r: f"{r['peak_mb']:.0f}")
+    return _side_by_side(columns)
+
+
+def pictures(results: Path) -> str:
+    """The README's table of accuracies with one inner step, and the lead over MAML."""
+    mini = STUDIES["miniImageNet, 1-shot, 1 step"]
+    return _side_by_side(
+        {
+            "miniImageNet, 1-shot": _study(results, mini),
+            "less MAML, paired": _study(results, mini, _lead),
+            "miniImageNet, 5-shot": _study(results, STUDIES["miniImageNet, 5-shot, 1 step"]),
+            "Omniglot, 1-shot": _study(results, STUDIES["Omniglot, 1-shot, 1 step"]),
+        }
+    )
+
+
+def _side_by_side(columns: dict[str, dict[str, str]]) -> str:
+    """A line for every method, and for every variant that was measured."""
     if not any(columns.values()):
         return NOTHING
     variants = {label for found in columns.values() for label in found if ":" in label}
@@ -79,11 +97,24 @@ def _sinusoid(results: Path) -> dict[str, str]:
     return {name: f"{found['mse']:.3f} ± {found['ci95']:.3f}" for name, found in files.items()}
 
 
-def _study(results: Path, names: tuple[str, ...]) -> dict[str, str]:
-    files = [results / "study" / name / "table.json" for name in names]
+def _accuracy(row: dict[str, Any]) -> str:
+    return f"{row['accuracy']:.1f} ± {row['ci95']:.1f}"
+
+
+def _lead(row: dict[str, Any]) -> str:
+    found = row["difference_to_maml"]
+    if found is None:
+        return UNKNOWN
+    return f"{found['mean']:+.1f} [{found['low']:+.1f}, {found['high']:+.1f}]"
+
+
+def _study(
+    results: Path, names: tuple[str, ...], shown: Callable[[dict[str, Any]], str] = _accuracy
+) -> dict[str, str]:
+    # Of a row that stands in several, the first is shown.
+    files = [results / "study" / name / "table.json" for name in reversed(names)]
     rows = [row for file in files if file.exists() for row in read_json(file)["rows"]]
-    done = [row for row in rows if row["status"] == "done"]
-    return {row["method"]: f"{row['accuracy']:.1f} ± {row['ci95']:.1f}" for row in done}
+    return {row["method"]: shown(row) for row in rows if row["status"] == "done"}
 
 
 def _ratio(row: dict[str, Any]) -> str:

@@ -37,7 +37,10 @@ def comparison(name: str, results: Path) -> str:
 
 
 PAGES: Mapping[str, Tables] = {
-    "README.md": {"results/sinusoid: make sinusoid": method_table.sinusoid},
+    "README.md": {
+        "results/study: python benchmarks/study.py run": method_table.pictures,
+        "results/sinusoid: make sinusoid": method_table.sinusoid,
+    },
     "docs/choosing.md": {"methods": method_table.registry, "measured": method_table.measured},
     "docs/speed.md": speed_table.TABLES,
     "docs/gotchas.md": {"results/float32.json": float32.table},

@@ -6,7 +6,8 @@ import pytest
 
 import convergence_table
 import method_table
-from metamirror.files import write_json
+import study
+from metamirror.files import read_json, write_json
 from metamirror.methods import METHODS
 from pages import PAGES, ROOT, filled
 from speed_table import NOTHING, TABLES
@@ -17,6 +18,15 @@ def test_the_page_shows_what_the_files_say(name):
     page = (ROOT / name).read_text()
     new = filled(page, PAGES[name], ROOT / "results")
     assert new == page, "run: python benchmarks/pages.py --write"
+
+
+@pytest.mark.parametrize("name", study.STUDY)
+def test_what_is_kept_of_a_study_came_from_its_command(name):
+    kept = ROOT / "results" / "study" / name
+    assert (kept / "commands.txt").read_text().splitlines() == study.commands(name)
+    seen = {cell["run"] for row in read_json(kept / "table.json")["rows"] for cell in row["seeds"]}
+    runs = {f"cells/{folder.name}" for folder in kept.glob("cells/*")}
+    assert runs == seen - {None}
 
 
 def program(seconds, peak):
@@ -110,7 +120,7 @@ def cells(table):
 
 def test_methods_are_told_by_what_was_measured_of_each(tmp_path):
     assert method_table.measured(tmp_path) == NOTHING
-    assert method_table.sinusoid(tmp_path) == NOTHING
+    assert method_table.sinusoid(tmp_path) == method_table.pictures(tmp_path) == NOTHING
     for folder in ("sinusoid", "study/mini-imagenet-1shot"):
         (tmp_path / folder).mkdir(parents=True)
     write_json(tmp_path / "sinusoid" / "maml.json", {"mse": 0.4, "ci95": 0.04})
@@ -129,3 +139,20 @@ def test_methods_are_told_by_what_was_measured_of_each(tmp_path):
     assert rows["`gradnet`"] == [*["–"] * 6, "1.20 [1.10, 1.30]", "513"]
     assert rows["`gradnet:anchored=true`"] == ["–", "50.0 ± 1.0", *["–"] * 6]
     assert [row[-1] for row in cells(method_table.sinusoid(tmp_path))[2:]] == ["0.400 ± 0.040"]
+
+
+def test_the_readme_shows_the_lead_over_maml_and_all_comparisons_of_a_protocol(tmp_path):
+    lead = {"mean": 4.74, "low": 3.03, "high": 6.46}
+    maml = {"method": "maml", "status": "done", "accuracy": 31.3, "ci95": 0.6}
+    maml["difference_to_maml"] = None
+    kfo = {**maml, "method": "metakfo", "accuracy": 98.0, "difference_to_maml": lead}
+    for name, rows in (
+        ("mini-imagenet-1shot-one-step", [maml, {**kfo, "accuracy": 36.0}]),
+        ("omniglot-1shot-one-step", [maml]),
+        ("omniglot-1shot-one-step-others", [{**maml, "accuracy": 0.0}, kfo]),
+    ):
+        (tmp_path / "study" / name).mkdir(parents=True)
+        write_json(tmp_path / "study" / name / "table.json", {"rows": rows})
+    rows = {row[0]: row[1:] for row in cells(method_table.pictures(tmp_path))[2:]}
+    assert rows["`maml`"] == ["31.3 ± 0.6", "–", "–", "31.3 ± 0.6"]
+    assert rows["`metakfo`"] == ["36.0 ± 0.6", "+4.7 [+3.0, +6.5]", "–", "98.0 ± 0.6"]
