@@ -436,6 +436,19 @@ def test_the_kronecker_factors_reach_every_matrix_within_their_bounds_and_no_oth
     torch.testing.assert_close(found, (rotation * wanted) @ rotation.T, rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("n", [5, 64])
+@pytest.mark.parametrize("reach", [0.0005, 0.01, 5.0])
+def test_the_kronecker_factors_keep_a_small_reach_however_large_their_argument(reach, n, dtype):
+    """Of rank one: what rounding leaves of its square in all other directions is beside q."""
+    random = torch.Generator().manual_seed(0)
+    signs = torch.randn(n, 1, generator=random, dtype=torch.float64).sign()
+    for size in (3.9, 1e3):
+        f = bounded((size * signs @ signs.T).to(dtype), reach).double()
+        values = torch.linalg.svdvals(f).log()
+        assert float(values.abs().max()) <= 1.01 * reach
+
+
 def test_a_kronecker_metric_without_reach_is_the_identity_and_too_much_is_refused():
     g = GradientNet(point(), metric="kronecker", log_range=0.0)
     with torch.no_grad():

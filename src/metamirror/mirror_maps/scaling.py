@@ -14,6 +14,8 @@ from metamirror.mirror_maps.base import Bounds
 Metric = Literal["diagonal", "kronecker"]
 
 MOST_KRONECKER = 20.0
+LARGEST = 2.0
+"""In units of the Frobenius norm that reaches every matrix: a factor's argument stays below."""
 
 
 def bounded(a: Tensor, reach: float) -> Tensor:
@@ -23,13 +25,16 @@ def bounded(a: Tensor, reach: float) -> Tensor:
     from the first step on. With sqrt(q) = 4 tanh(reach / 2) its extremes, at x = sqrt(q) and
     -sqrt(q), are exp(reach) and exp(-reach): each symmetric matrix with eigenvalues between them
     is reached, and no other. Beyond them f falls back towards 1. Entries of size 4 suffice; larger
-    ones could overflow. f(-x) = 1 / f(x).
+    ones could overflow. So does a Frobenius norm of sqrt(qn): with one far above it, a rounding
+    error of the square would be as large as q. f(-x) = 1 / f(x).
     """
     eye = torch.eye(a.shape[-1], device=a.device, dtype=a.dtype)
     if reach == 0:
         return eye.expand_as(a)
     q = (4 * math.tanh(reach / 2)) ** 2
     a = 4 * torch.tanh(a / 4)
+    excess = a.square().sum((-2, -1), keepdim=True) / (LARGEST**2 * q * a.shape[-1])
+    a = a * excess.clamp_min(1.0).rsqrt()
     odd = q / 2 * a
     # f = 1 + 2 odd / (even - odd): where the reach is small, all of f's digits are in the second.
     found: Tensor = eye + torch.linalg.solve(a @ a + q * eye - odd, 2 * odd)
