@@ -72,6 +72,12 @@ def test_values_for_some_rows():
     assert read_per_row("seeds", "maml=3", 1, rows).of("maml") == 3
 
 
+@pytest.mark.parametrize("words", ["0,1,2", "0.1,0.1", "1,maml=2,maml=3"])
+def test_a_second_value_is_not_taken_in_place_of_the_first(words: str):
+    with pytest.raises(ValueError, match="given twice"):
+        read_per_row("lr", words, 0.01, ["maml", "metasgd"])
+
+
 def test_the_best_step_size_is_the_best_score():
     assert best([{"lr": 0.1, "accuracy": 50.0}, {"lr": 0.2, "accuracy": 60.0}]) == Rates(0.2)
     assert best(

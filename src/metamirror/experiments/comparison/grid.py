@@ -36,17 +36,20 @@ class PerRow(Generic[Value]):
 
 def read_per_row(name: str, words: str, common: Value, labels: Sequence[str]) -> PerRow[Value]:
     """Values from words such as `0.05,maml=0.1`: one for all, then exceptions by row."""
-    kind = type(common)
-    apart: dict[str, Value] = {}
+    given: dict[str, Value] = {}
     for word in filter(None, (w.strip() for w in words.split(","))):
         label, equals, value = word.rpartition("=")
-        if not equals:
-            common = convert(name, value, kind)
-            continue
-        if label not in labels:
+        whose = f"{name} of {label}" if equals else name
+        if equals and label not in labels:
             raise ValueError(f"{name} is given for {label!r}; the rows are {', '.join(labels)}")
-        apart[label] = convert(f"{name} of {label}", value, kind)
-    return PerRow(common, apart)
+        if label in given:
+            # Such as 0,1,2, meant as a list: none of them may be dropped in silence.
+            raise ValueError(
+                f"{whose} is given twice in {words!r}; give one for all rows, then exceptions by "
+                f"row, as in 1,maml=3"
+            )
+        given[label] = convert(whose, value, type(common))
+    return PerRow(given.pop("", common), given)
 
 
 def read_numbers(name: str, words: str, kind: type[Value]) -> tuple[Value, ...]:
