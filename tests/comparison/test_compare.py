@@ -365,6 +365,8 @@ MISTAKES = {
         ("in place of geometry_lr",),
     ),
     "a negative rate": (("--lr", "-1"), ("lr is -1.0",)),
+    "a list of seeds": (("--seeds", "0,1,2"), ("seeds is given twice in '0,1,2'", "maml=3")),
+    "no such device": (("--device", "abacus"), ("device is 'abacus'", "choose auto")),
     "no data": (("--data", "cub"), ("cub is not installed", "data add")),
 }
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from metamirror.data import ImageTasks
+from metamirror.device import choose_device
 from metamirror.experiments.comparison import search as searching
 from metamirror.experiments.comparison.board import Board
 from metamirror.experiments.comparison.entries import BASELINE
@@ -52,6 +53,8 @@ def compare(
     """
     if search is not None:
         search.check()
+    # Every run would fail for want of it, one after the other.
+    choose_device(place.device)
     streams = open_streams(wanted.base, wanted.shots, place.data_dir)
     stream = streams["train", wanted.shots[0]]
     grid = make_grid(wanted, stream)
