@@ -366,6 +366,7 @@ MISTAKES = {
     ),
     "a negative rate": (("--lr", "-1"), ("lr is -1.0",)),
     "a list of seeds": (("--seeds", "0,1,2"), ("seeds is given twice in '0,1,2'", "maml=3")),
+    "a candidate that is none": (("--search", "0.1,nan"), ("lr is nan",)),
     "no such device": (("--device", "abacus"), ("device is 'abacus'", "choose auto")),
     "no data": (("--data", "cub"), ("cub is not installed", "data add")),
 }

@@ -67,6 +67,10 @@ class Rates:
     lr: float
     geometry_lr: float | None = None
 
+    def beside(self, usual: float | None) -> float | None:
+        """The outer step size of the geometry. Zero is one too: it holds the geometry still."""
+        return usual if self.geometry_lr is None else self.geometry_lr
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -109,7 +113,7 @@ def cell_of(
         seed=seed,
         lr=rates.lr,
         # A step size for nothing would be refused.
-        geometry_lr=(rates.geometry_lr or base.geometry_lr) if extra else None,
+        geometry_lr=rates.beside(base.geometry_lr) if extra else None,
         **entry.outer,
     )
     config.check()

@@ -80,10 +80,12 @@ def _job(cell: Cell, rates: Rates, search: Search) -> Job:
     config = replace(
         cell.config,
         lr=rates.lr,
-        geometry_lr=rates.geometry_lr or cell.config.geometry_lr,
+        geometry_lr=rates.beside(cell.config.geometry_lr),
         iterations=search.iterations,
         validate_every=0,
     )
+    # Here, before anything is trained: in its own process it would be one failed trial of many.
+    config.check()
     name = f"{cell.name}-lr{rates.lr:g}"
     if rates.geometry_lr is not None:
         name += f"-geometry{rates.geometry_lr:g}"
