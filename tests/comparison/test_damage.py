@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,12 @@ from rich.console import Console
 from rich.live import Live
 
 from metamirror.cli import main
+from metamirror.evaluate import TaskResult
 from metamirror.experiments.comparison.board import Board
 from metamirror.experiments.comparison.jobs import Job, Place, failed, read_record, write_record
 from metamirror.experiments.comparison.plan import Row
 from metamirror.experiments.comparison.rows import make_table
-from metamirror.experiments.comparison.worker import do
+from metamirror.experiments.comparison.worker import do, no_answer
 from metamirror.report import page, tables
 from metamirror.tracking import seconds_per_iteration
 from runs import small
@@ -91,6 +93,13 @@ def test_a_run_whose_errors_are_not_finite_has_failed(tmp_path: Path):
     job = Job("maml-3shot-seed0", "run", "cells/a", asdict(config), "test", tasks=4)
     with pytest.raises(ValueError, match=r"diverges.*not finite on 4 of 4 test tasks"):
         do(job, Place(tmp_path, device="cpu"))
+
+
+def test_accuracies_of_answers_that_are_no_numbers_are_no_result():
+    """A classifier's accuracy is finite all the same: 0.00 ± 0.00."""
+    lost, wrong = TaskResult((math.nan,), (0.0,)), TaskResult((5.0,), (0.0,))
+    assert no_answer([lost, lost])
+    assert not no_answer([lost, wrong])
 
 
 def test_a_trial_that_failed_does_not_change_what_was_chosen_without_it(tmp_path: Path):

@@ -73,13 +73,18 @@ def _train_and_judge(job: Job, place: Place) -> Record:
     # What is said to be finished must be there: a full disk lets an evaluation go unwritten.
     results = read_tasks(place.out / file)
     figures = _figures(results)
-    if not math.isfinite(figures["ci95"]):
-        odd = sum(not math.isfinite(result.loss) for result in results)
+    odd = sum(not math.isfinite(result.loss) for result in results)
+    if no_answer(results) or not math.isfinite(figures["ci95"]):
         raise ValueError(
             f"it diverges: its error is not finite on {odd} of {job.tasks} {job.split} tasks; "
             f"lower lr ({config.lr})"
         )
     return Record(asdict(job), figures, file)
+
+
+def no_answer(results: list[TaskResult]) -> bool:
+    """Whether the error is finite on no task: each answer counts as wrong, and 0 % is no result."""
+    return not any(math.isfinite(result.loss) for result in results)
 
 
 def _judge_control(job: Job, place: Place) -> Record:
