@@ -87,9 +87,13 @@ def test_half_a_line_of_a_clock_is_left_out(tmp_path: Path):
     assert seconds_per_iteration(tmp_path) == pytest.approx(0.5)
 
 
-def test_a_run_whose_errors_are_not_finite_has_failed(tmp_path: Path):
+PICTURES = {"method": "gradnet", "data": "glyphs", "width": 4, "vectorize": False}
+
+
+@pytest.mark.parametrize("changes", [{}, PICTURES], ids=["regression", "classification"])
+def test_a_run_whose_errors_are_not_finite_has_failed(changes: dict[str, Any], tmp_path: Path):
     """It came to its end, since steps that are not finite were skipped; it still has no figure."""
-    config = small(lr=1e38, iterations=2, on_nonfinite="skip", validate_every=0)
+    config = small(lr=1e38, iterations=2, on_nonfinite="skip", validate_every=0, **changes)
     job = Job("maml-3shot-seed0", "run", "cells/a", asdict(config), "test", tasks=4)
     with pytest.raises(ValueError, match=r"diverges.*not finite on 4 of 4 test tasks"):
         do(job, Place(tmp_path, device="cpu"))
