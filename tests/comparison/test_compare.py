@@ -195,6 +195,7 @@ def test_a_cell_that_fails_leaves_the_rest_and_is_tried_again(tmp_path: Path, ca
     shown = (tmp_path / "table.md").read_text()
     assert "| failed |" in shown
     assert "†" in shown
+    assert "; cells/metasgd-3shot-seed0/nonfinite has the task" in shown
     before = times_of(tmp_path / "cells" / "maml-3shot-seed0")
     assert main(words) == 0
     assert "maml-3shot-seed1 failed before" in capsys.readouterr().err

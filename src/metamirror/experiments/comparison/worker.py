@@ -124,17 +124,22 @@ def main() -> int:
             record = do(job, place)
         except ValueError as error:
             # A run that cannot go on, such as one that diverges.
-            record = failed(job, str(error))
+            record = failed(job, _here(error, place))
         except KeyboardInterrupt as stop:
             return getattr(stop, "code", 130)
         except Exception as error:
             # Out of memory, for example: what went wrong may have left its traces.
             traceback.print_exc()
             sound = False
-            record = failed(job, f"{type(error).__name__}: {error}")
+            record = failed(job, f"{type(error).__name__}: {_here(error, place)}")
         answer = {"record": asdict(record), "sound": sound}
         print(to_json(answer, indent=None), file=answers, flush=True)
     return 0
+
+
+def _here(error: Exception, place: Place) -> str:
+    """A complaint with paths from the comparison's folder on: tables are read on other machines."""
+    return str(error).replace(f"{place.out}{os.sep}", "")
 
 
 def _place(words: dict[str, str | None]) -> Place:
