@@ -8,11 +8,10 @@ from typing import Any
 
 from metamirror.files import read_json
 from speed_table import NOTHING, markdown
+from study import figure
 
-PICTURE = (
-    "![Support loss, gradient norm and query accuracy against the inner step](convergence.svg)"
-)
-SHOWN = (0, 1, 3, 5, 10)
+PICTURE = "![Support loss, gradient norm and query accuracy against the inner step]({})"
+SHOWN = (0, 1, 2, 3, 4, 5, 10)
 """Inner steps of which the support loss is told."""
 
 
@@ -31,7 +30,7 @@ def table(name: str, results: Path) -> str:
         "MAML's loss at its last step reached at k",
     ]
     lines = markdown(head, (_cells(curve, steps) for curve in found["curves"]))
-    return f"{PICTURE}\n\n{lines}"
+    return f"{PICTURE.format(figure(name))}\n\n{lines}"
 
 
 def _cells(curve: Mapping[str, Any], steps: list[int]) -> list[str]:

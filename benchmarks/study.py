@@ -5,8 +5,8 @@
     python benchmarks/study.py keep [NAME ..]           # copies what belongs under results/
 
 Runs go to runs/study/NAME. Kept are tables, the search, every run's configuration and learning
-curve, and the accuracy on every test task; not the weights. Of one comparison the paper's
-convergence figure is drawn as well, which docs/ shows.
+curve, and the accuracy on every test task; not the weights. Of some the paper's convergence figure
+is drawn as well, which docs/ shows.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ import sys
 from pathlib import Path
 
 from metamirror.evaluate import read_tasks
+from metamirror.experiments.comparison.entries import file_name
 from metamirror.files import read_json, write_atomically
 
 ROOT = Path(__file__).parents[1]
-RUNS, RESULTS = ROOT / "runs" / "study", ROOT / "results" / "study"
-FIGURE = ROOT / "docs" / "convergence.svg"
+RUNS, RESULTS, DOCS = ROOT / "runs" / "study", ROOT / "results" / "study", ROOT / "docs"
 
 EVERY = "maml,metasgd,blockiaf,gradnet,metacurvature,metakfo,warpgrad,mtnet,ecml"
 PICTURES = (
@@ -51,6 +51,8 @@ OMNIGLOT_ONE_STEP = (
     "--checkpoint-every 1000 --search-iterations 300 --search-tasks 200 --shots 1"
 )
 ANCHORED = "gradnet:anchored=true:metric=kronecker:log_range=12"
+QUADRATIC = f"{ANCHORED}:rho=0"
+"""Its metric alone: what the network adds to it is the difference."""
 CURVE = (
     "--data sinusoid --queries 15 --steps 1 --tasks-per-step 25 --iterations 3000 "
     "--optimizer adam --outer-lr 0.001 --validate-every 1000 --val-tasks 200 "
@@ -69,8 +71,9 @@ STUDY = {
     "mini-imagenet-1shot-one-step": (
         f"--data mini-imagenet --image-size 32 {one_step('0.1,0.2,0.4')} --validate-every 1000 "
         "--checkpoint-every 1000 --iterations 4000 --search-iterations 500 --search-tasks 400 "
-        f"--shots 1 --methods {EVERY},{ANCHORED},blockiaf:anchored=true,blockiaf:variant=released "
-        f"--seeds 1,maml=3,metasgd=3,blockiaf=3,{ANCHORED}=3"
+        f"--shots 1 --methods {EVERY},{ANCHORED},{QUADRATIC},blockiaf:anchored=true,"
+        "blockiaf:variant=released "
+        f"--seeds 1,maml=3,metasgd=3,blockiaf=3,{ANCHORED}=3,{QUADRATIC}=3"
     ),
     "omniglot-1shot-one-step": (
         f"{OMNIGLOT_ONE_STEP} --methods maml,metasgd,metacurvature,{ANCHORED},blockiaf --seeds 1"
@@ -89,8 +92,18 @@ STUDY = {
 }
 
 
-CURVES = {"mini-imagenet-1shot": ("maml", "metasgd", "blockiaf", "gradnet")}
-"""Whose convergence is drawn."""
+CURVES = {
+    "mini-imagenet-1shot": "maml,metasgd,blockiaf,gradnet --tasks 1000",
+    "mini-imagenet-1shot-one-step": (
+        f"maml,metasgd,metakfo,blockiaf,{ANCHORED} --tasks 1000 --steps 5"
+    ),
+}
+"""Whose convergence is drawn, and how."""
+
+
+def figure(name: str) -> str:
+    """The file of a comparison's convergence figure in docs/."""
+    return f"convergence-{name}.svg"
 
 
 def commands(name: str) -> list[str]:
@@ -98,8 +111,9 @@ def commands(name: str) -> list[str]:
     out = f"runs/study/{name}"
     found = [f"metamirror compare {STUDY[name]} --out {out}"]
     if name in CURVES:
-        runs = " ".join(f"{out}/cells/{method}-1shot-seed0" for method in CURVES[name])
-        found.append(f"metamirror convergence {runs} --tasks 1000 --out {out}/convergence")
+        methods, options = CURVES[name].split(" ", 1)
+        cells = [f"{out}/cells/{file_name(method)}-1shot-seed0" for method in methods.split(",")]
+        found.append(f"metamirror convergence {' '.join(cells)} {options} --out {out}/convergence")
     return found
 
 
@@ -109,7 +123,7 @@ def run(name: str) -> None:
         subprocess.run(words, cwd=ROOT, check=True)
 
 
-def keep(name: str, runs: Path = RUNS, results: Path = RESULTS, figure: Path = FIGURE) -> None:
+def keep(name: str, runs: Path = RUNS, results: Path = RESULTS, docs: Path = DOCS) -> None:
     source, kept = runs / name, results / name
     shutil.rmtree(kept, ignore_errors=True)
     kept.mkdir(parents=True)
@@ -125,7 +139,7 @@ def keep(name: str, runs: Path = RUNS, results: Path = RESULTS, figure: Path = F
     if name in CURVES:
         for file in ("convergence.csv", "convergence.json"):
             shutil.copy(source / "convergence" / file, kept / file)
-        shutil.copy(source / "convergence" / "convergence.svg", figure)
+        shutil.copy(source / "convergence" / "convergence.svg", docs / figure(name))
 
 
 def task_by_task(comparison: Path) -> str:
