@@ -40,8 +40,9 @@ range:
 	$(PYTHON) -m venv build/range
 	build/range/bin/python -m pip install --quiet "torch==$(TORCH)" ".[export,playground]" \
 		hypothesis pytest pytest-timeout pytest-xdist scipy
-	build/range/bin/python -m pytest --ignore tests/docs tests/test_methods_table.py \
-		tests/test_meta_gradient.py tests/test_resume.py tests/mirror_maps tests/estimator/test_classifier.py
+	build/range/bin/python -m pytest --ignore tests/docs tests/methods/test_methods_table.py \
+		tests/core/test_meta_gradient.py tests/training/test_resume.py tests/mirror_maps \
+		tests/estimators/test_classifier.py
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

@@ -21,10 +21,10 @@ from pathlib import Path
 import numpy as np
 
 from growth_plot import plot
+from metamirror.console import say
 from metamirror.experiments.cost import SHAPES, Workload, prepare
-from metamirror.experiments.turns import Program, machine, open_workers, take_turns
-from metamirror.files import write_json
-from metamirror.progress import say
+from metamirror.experiments.paired_timing import Program, machine, open_workers, take_turns
+from metamirror.storage.atomic import write_json
 from ranks import run as run_ranks
 
 BASE = Workload(shots=1)

@@ -9,9 +9,9 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from metamirror.cli import main
-from metamirror.files import read_json
+from metamirror.cli.main import main
 from metamirror.methods import METHODS
+from metamirror.storage.atomic import read_json
 from speed_table import NOTHING, markdown, with_interval
 
 STUDIES = {

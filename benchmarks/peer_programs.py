@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import metamirror as mm
-from metamirror.allocator import spare_memory_for
 from metamirror.experiments.cost import Workload, crew_as_trained
+from metamirror.parallel.allocator import spare_memory_for
 
 LR = 0.05
 Gradient = list[Tensor]

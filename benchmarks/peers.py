@@ -20,8 +20,9 @@ from itertools import product
 from pathlib import Path
 
 import peer_programs as peers
+from metamirror.console import Progress
 from metamirror.experiments.cost import Workload, parse_shape
-from metamirror.experiments.turns import (
+from metamirror.experiments.paired_timing import (
     Program,
     Worker,
     machine,
@@ -30,8 +31,7 @@ from metamirror.experiments.turns import (
     summary,
     take_turns,
 )
-from metamirror.files import read_json, write_json
-from metamirror.progress import Progress
+from metamirror.storage.atomic import read_json, write_json
 
 OURS = "metamirror"
 AGREEMENT = 1e-8

@@ -22,11 +22,11 @@ import torch
 
 import metamirror as mm
 from metamirror.data import TaskStream
-from metamirror.data.random import task_generator
-from metamirror.distributed import joined_ranks
-from metamirror.experiments.turns import peak_mb
-from metamirror.files import write_json
-from metamirror.outer import descend, meta_gradient, parameters_of
+from metamirror.data.addressing import task_generator
+from metamirror.experiments.paired_timing import peak_mb
+from metamirror.storage.atomic import write_json
+from metamirror.training.distributed import joined_ranks
+from metamirror.training.outer_step import descend, meta_gradient, parameters_of
 
 SETTINGS = {
     "one rank, one thread": (1, 1),

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import metamirror as mm
+from metamirror.console import Progress, say
 from metamirror.data.store import Store, data_home
-from metamirror.fewshot.start import shipped_names
-from metamirror.files import read_json, write_json
-from metamirror.progress import Progress, say
-from metamirror.run_folder import versions
+from metamirror.estimators.starts import shipped_names
+from metamirror.storage.atomic import read_json, write_json
+from metamirror.training.run_folder import versions
 from speed_table import NOTHING, markdown
 
 RESULTS = Path(__file__).parents[1] / "results"

@@ -20,9 +20,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from metamirror.evaluate import read_tasks
 from metamirror.experiments.comparison.entries import file_name
-from metamirror.files import read_json, write_atomically
+from metamirror.storage.atomic import read_json, write_atomically
+from metamirror.training.evaluate import read_tasks
 
 ROOT = Path(__file__).parents[1]
 RUNS, RESULTS, DOCS = ROOT / "runs" / "study", ROOT / "results" / "study", ROOT / "docs"

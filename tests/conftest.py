@@ -3,18 +3,11 @@
 import atexit
 import os
 import shutil
-import sys
 import tempfile
-from pathlib import Path
 
 import torch
 from hypothesis import settings
 
-here = Path(__file__).parent
-beside = [here.parent / "benchmarks", here.parent / "tools"]
-folders = ("mirror_maps", "data", "playground", "faults")
-helpers = [here, *(here / folder for folder in folders), *beside]
-sys.path[:0] = map(str, helpers)
 # Tests never touch a user's data. The processes of one run share a folder (the first one makes it,
 # the others inherit its environment), so that letters are drawn once.
 if "PYTEST_XDIST_WORKER" not in os.environ:

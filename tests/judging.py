@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import metamirror as mm
-from networks import (
+from tests.networks import (
     meta_gradient,
     trained,
 )

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 import metamirror as mm
-from metamirror.types import Params
+from metamirror.core.tasks import Params
 
 WAYS = 3
 

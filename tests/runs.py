@@ -15,9 +15,9 @@ from unittest.mock import patch
 import torch
 
 import metamirror as mm
-from metamirror.config import RunConfig
 from metamirror.data import TaskStream
-from metamirror.data.random import task_generator
+from metamirror.data.addressing import task_generator
+from metamirror.training.config import RunConfig
 
 SMALL = RunConfig(
     method="maml",
@@ -70,8 +70,8 @@ def results(run: Path) -> dict[str, bytes]:
 def forks() -> ForkServerContext:
     """Processes forked from one that has imported everything: each starts in milliseconds."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["warm"])
-    where = os.pathsep.join([str(Path(__file__).parent), str(Path(mm.__file__).parents[1])])
+    context.set_forkserver_preload(["tests.warm"])
+    where = os.pathsep.join([str(Path(__file__).parents[1]), str(Path(mm.__file__).parents[1])])
     with patch.dict(os.environ, {"OMP_NUM_THREADS": "1", "PYTHONPATH": where}):
         forkserver.ensure_running()
     return context

@@ -3,7 +3,7 @@
 import torch
 
 import metamirror as mm
-import metamirror.cli
+import metamirror.cli.main
 
 torch.set_num_threads(1)
 # The first use of vmap imports half of torch.

@@ -11,10 +11,10 @@ from dataclasses import fields
 from pathlib import Path
 
 import metamirror as mm
-from metamirror.checkpoint import TENSORS, step_of
-from metamirror.config import RunConfig, load_config
-from metamirror.files import write_json
-from metamirror.run_folder import recorded
+from metamirror.storage.atomic import write_json
+from metamirror.storage.learner_file import TENSORS, step_of
+from metamirror.training.config import RunConfig, load_config
+from metamirror.training.run_folder import recorded
 
 MOST_BYTES = 2_000_000
 """A package that people install should stay small."""

@@ -9,7 +9,7 @@ from typing import Any
 import griffe
 from mkdocs.exceptions import PluginError
 
-PUBLIC = ("metamirror", "metamirror.mirror_maps", "metamirror.models", "metamirror.priors")
+PUBLIC = ("metamirror", "metamirror.mirror_maps", "metamirror.models", "metamirror.core.priors")
 """Modules whose names are promised."""
 
 TORCH_DECLARES = ("forward", "extra_repr")

@@ -1,16 +1,17 @@
 """Meta-learning in which the geometry of the inner level is a learned, exchangeable part."""
 
-from metamirror import mirror_maps, models, priors
-from metamirror.allocator import tune_allocator
-from metamirror.checkpoint import load, save
-from metamirror.crew import Crew
+from metamirror import mirror_maps, models
+from metamirror._version import __version__
+from metamirror.core import priors
+from metamirror.core.geometry import Geometry
+from metamirror.core.learner import Adapted, Learner
+from metamirror.core.tasks import Batch, Task
 from metamirror.data import tasks
-from metamirror.estimator import FewShotClassifier, FewShotRegressor
-from metamirror.geometry import Geometry
-from metamirror.learner import Adapted, Learner
+from metamirror.estimators.estimator import FewShotClassifier, FewShotRegressor
 from metamirror.methods import METHODS, make_learner
-from metamirror.types import Batch, Task
-from metamirror.version import __version__
+from metamirror.parallel.allocator import tune_allocator
+from metamirror.parallel.processes import Crew
+from metamirror.storage.learner_file import load, save
 
 __all__ = [
     "METHODS",

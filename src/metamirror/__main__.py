@@ -1,5 +1,5 @@
 """`python -m metamirror` is the command."""
 
-from metamirror.cli import entry
+from metamirror.cli.main import entry
 
 entry()

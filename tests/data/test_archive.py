@@ -18,9 +18,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from metamirror.data.reading import packed
-from metamirror.data.reading.archive import open_source
-from metamirror.data.reading.packed import DamagedArchive, RefusedFile
+from metamirror.data.readers import packed
+from metamirror.data.readers.archive import open_source
+from metamirror.data.readers.packed import DamagedArchive, RefusedFile
 
 FILES = {"images/b.jpg": b"bee" * 500, "images/a.jpg": b"ay", "train.csv": b"filename,label\n"}
 NOISE = {"__MACOSX/images/._a.jpg": b"x", ".DS_Store": b"x", "images/.hidden/c.jpg": b"x"}
@@ -265,7 +265,7 @@ def test_a_tar_that_grows_a_thousandfold_is_refused(tmp_path: Path, monkeypatch)
 @pytest.mark.parametrize("suffix", ["", ".zip", ".tar"])
 def test_too_many_files_are_refused(tmp_path: Path, monkeypatch, suffix: str):
     monkeypatch.setattr(packed, "MAX_ENTRIES", 5)
-    monkeypatch.setattr("metamirror.data.reading.archive.MAX_ENTRIES", 5)
+    monkeypatch.setattr("metamirror.data.readers.archive.MAX_ENTRIES", 5)
     few = write(tmp_path / f"few{suffix}", {f"{i}.png": b"" for i in range(5)})
     many = write(tmp_path / f"many{suffix}", {f"{i}.png": b"" for i in range(6)})
     assert len(open_source(few).names) == 5

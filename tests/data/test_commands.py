@@ -15,12 +15,12 @@ import zlib
 from pathlib import Path
 
 import pytest
-import sources
 from PIL import Image
 
 import metamirror as mm
-from metamirror.cli import main
+from metamirror.cli.main import main
 from metamirror.data import BENCHMARKS
+from tests.data import sources
 
 
 @pytest.fixture(autouse=True)
@@ -234,7 +234,7 @@ def test_a_full_disk_ends_with_2_and_leaves_what_was_there(mini, home, tmp_path)
     assert main(["data", "add", "mini-imagenet", "--from", str(mini)]) == 0
     before = snapshot(home)
     code = (
-        "import resource, signal, sys; from metamirror.cli import main; "
+        "import resource, signal, sys; from metamirror.cli.main import main; "
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
         "resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000)); "
         "sys.exit(main(sys.argv[1:]))"

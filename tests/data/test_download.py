@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from metamirror.data.reading import download
-from metamirror.data.reading.download import fetch
+from metamirror.data.readers import download
+from metamirror.data.readers.download import fetch
 
 CONTENT = bytes(range(256)) * 4000
 MD5 = hashlib.md5(CONTENT).hexdigest()
@@ -498,7 +498,7 @@ def test_a_killed_download_is_resumed(server: Server, target: Path):
 
     server.before = stall
     script = (
-        "import sys; from pathlib import Path; from metamirror.data.reading.download import fetch\n"
+        "import sys; from pathlib import Path; from metamirror.data.readers.download import fetch\n"
         "fetch(sys.argv[1], Path(sys.argv[2]), md5=None)"
     )
     with subprocess.Popen([sys.executable, "-c", script, server.url, str(target)]) as child:

@@ -10,14 +10,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-import sources
 
-from metamirror import data_commands
-from metamirror.cli import main
+from metamirror.cli import data
+from metamirror.cli.main import main
 from metamirror.data import BENCHMARKS
-from metamirror.data.benchmarks import install
 from metamirror.data.benchmarks.benchmark import Download
+from metamirror.data.installing import install
 from metamirror.data.store import Store
+from tests.data import sources
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -67,7 +67,7 @@ def server(tmp_path, monkeypatch):
         for name, content in files.items()
     ]
     local = replace(BENCHMARKS["omniglot"], downloads=downloads)
-    monkeypatch.setitem(data_commands.BENCHMARKS, "omniglot", local)
+    monkeypatch.setitem(data.BENCHMARKS, "omniglot", local)
     monkeypatch.setattr(install, "fetch", partial(install.fetch, sleep=lambda seconds: None))
     monkeypatch.setenv("METAMIRROR_HOME", str(tmp_path / "home"))
     yield server
@@ -77,7 +77,7 @@ def server(tmp_path, monkeypatch):
 
 
 def home() -> Store:
-    return Store(data_commands.data_home())
+    return Store(data.data_home())
 
 
 def test_it_is_fetched_verified_installed_and_the_archives_removed(server, capsys):
@@ -115,12 +115,9 @@ def test_a_wrong_checksum_installs_nothing(server, capsys):
 
 
 def test_a_file_that_is_gone_is_named_with_the_way_out(server, monkeypatch, capsys):
-    gone = [
-        replace(d, address=d.address + ".old")
-        for d in data_commands.BENCHMARKS["omniglot"].downloads
-    ]
-    local = replace(data_commands.BENCHMARKS["omniglot"], downloads=gone)
-    monkeypatch.setitem(data_commands.BENCHMARKS, "omniglot", local)
+    gone = [replace(d, address=d.address + ".old") for d in data.BENCHMARKS["omniglot"].downloads]
+    local = replace(data.BENCHMARKS["omniglot"], downloads=gone)
+    monkeypatch.setitem(data.BENCHMARKS, "omniglot", local)
     monkeypatch.setattr(Handler, "do_GET", lambda self: self.send_error(404))
     assert main(["data", "add", "omniglot", "--download"]) == 2
     assert ".old" in capsys.readouterr().err

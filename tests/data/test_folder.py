@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import sources
 
 import metamirror as mm
-from metamirror.cli import main
+from metamirror.cli.main import main
 from metamirror.data import open_images
 from metamirror.data.store import Store
+from tests.data import sources
 
 
 @pytest.fixture(autouse=True)

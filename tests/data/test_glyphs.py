@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageFont
 
+from metamirror.data.addressing import SPLITS
 from metamirror.data.glyphs import Letter, letters, render, render_letter, versions
 from metamirror.data.glyphs import alphabet as letters_module
 from metamirror.data.glyphs.alphabet import candidates
 from metamirror.data.glyphs.faces import FACES, bitmap, shows
-from metamirror.data.random import SPLITS
 
 RECORDED_AT = {
     "format": "1",

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import sources
 
 import metamirror as mm
 from metamirror.data import BENCHMARKS, open_images
-from metamirror.data.benchmarks.install import add
+from metamirror.data.installing.install import add
 from metamirror.data.store import Store
+from tests.data import sources
 
 LAYOUTS = {
     "omniglot": [sources.omniglot],

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from metamirror.data.reading.pictures import MAX_PIXELS, SUFFIXES, BadPicture, decode, is_grey
+from metamirror.data.readers.images import MAX_PIXELS, SUFFIXES, BadPicture, decode, is_grey
 
 FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP", ".bmp": "BMP"}
 

@@ -19,8 +19,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metamirror.data.reading import safe_pickle
-from metamirror.data.reading.safe_pickle import DamagedPickle, UnsafePickle, load
+from metamirror.data.readers import safe_pickle
+from metamirror.data.readers.safe_pickle import DamagedPickle, UnsafePickle, load
 
 PROTOCOLS = range(6)
 

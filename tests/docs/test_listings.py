@@ -9,9 +9,9 @@ import pytest
 from PIL import Image
 
 import metamirror as mm
-import test_methods_table as shared
 from metamirror.data.glyphs import draw
-from table import Row
+from tests.methods import test_methods_table as shared
+from tests.table import Row
 
 ROOT = Path(__file__).parents[2]
 LISTING = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from metamirror.cli import parse
+from metamirror.cli.main import parse
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])

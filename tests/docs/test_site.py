@@ -16,12 +16,12 @@ import griffe
 import pytest
 import torch
 import yaml
-from browsing import DESK, PHONE, chromium
 
 import metamirror as mm
 import site_api
 import site_math
 import site_offline
+from tests.playground.browsing import DESK, PHONE, chromium
 
 ROOT = Path(__file__).parents[2]
 WIDEST = ["index.md", "choosing.md", "theory.md", "api.md"]

@@ -23,21 +23,16 @@ from typing import Any
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-sys.path[:0] = [str(HERE), *(str(HERE.parent / f) for f in ("", "data", "playground"))]
-sys.path[:0] = [str(ROOT / "benchmarks")]
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
-import disks  # noqa: E402
-import killing  # noqa: E402
-import offline  # noqa: E402
-import repeating  # noqa: E402
-import soaking  # noqa: E402
 import torch  # noqa: E402
-from fuzzing import fuzz  # noqa: E402
 
-from metamirror.files import read_json, write_json  # noqa: E402
+from metamirror._version import __version__  # noqa: E402
 from metamirror.methods import METHODS  # noqa: E402
-from metamirror.version import __version__  # noqa: E402
+from metamirror.storage.atomic import read_json, write_json  # noqa: E402
 from serving import served  # noqa: E402
+from tests.faults import disks, killing, offline, repeating, soaking  # noqa: E402
+from tests.faults.fuzzing import fuzz  # noqa: E402
 
 OUT = ROOT / "results" / "faults"
 INPUTS = 100_000
@@ -64,10 +59,7 @@ def full_and_read_only_disks(folder: Path, out: Path) -> dict[str, Any]:
 
 def fuzzing(folder: Path, out: Path) -> dict[str, Any]:
     """At least `INPUTS` in all, shared out by weight; what is done is kept."""
-    import of_data
-    import of_pages
-    import of_runs
-    import of_words
+    from tests.faults import of_data, of_pages, of_runs, of_words
 
     found = read_json(out) if out.exists() else {}
     with served() as server:

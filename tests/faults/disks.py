@@ -39,8 +39,8 @@ def available() -> bool:
 
 def in_namespace(folder: Path, *kinds: str) -> dict[str, Any]:
     """What `main` below finds, in a process that may mount."""
-    here = Path(__file__).parent
-    places = [here, here.parent, here.parent / "data", here.parents[1] / "src"]
+    root = Path(__file__).parents[2]
+    places = [root, root / "src"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, places))}
     words = [*INSIDE, sys.executable, __file__, str(folder), *kinds]
     done = subprocess.run(words, capture_output=True, text=True, env=environment, check=False)
@@ -81,7 +81,7 @@ class Disk:
 
 def said(words: Sequence[str]) -> tuple[int, str]:
     """Exit code and complaints of a command."""
-    from metamirror.cli import main as command
+    from metamirror.cli.main import main as command
 
     errors = io.StringIO()
     with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(io.StringIO()):
@@ -106,9 +106,8 @@ def kilobytes(folder: Path) -> int:
 
 def train_on_full_disks(folder: Path) -> int:
     """The run ends with a reason, keeps what it had, and ends the same once there is room."""
-    from killing import assert_readable
-
-    from runs import results
+    from tests.faults.killing import assert_readable
+    from tests.runs import results
 
     whole = folder / "whole"
     assert said((*TRAIN, "--out", str(whole)))[0] == 0
@@ -128,9 +127,8 @@ def train_on_full_disks(folder: Path) -> int:
 
 def add_on_full_disks(folder: Path) -> int:
     """What was installed before stays whole, nothing is left behind, and later it fits."""
-    import sources
-
     from metamirror.data.store import Store
+    from tests.data import sources
 
     old = sources.write_folder(folder / "old", sources.folders())
     more = {f"train/n9999/{i}.png": sources.picture(i) for i in range(40)}
@@ -154,9 +152,8 @@ def add_on_full_disks(folder: Path) -> int:
 
 def other_commands_on_a_full_disk(folder: Path) -> int:
     """Results are printed though they cannot be kept; files that were there stay."""
-    import sources
-
     import metamirror as mm
+    from tests.data import sources
 
     run = folder / "for-others"
     assert said((*TRAIN, "--out", str(run)))[0] == 0
@@ -181,7 +178,7 @@ def other_commands_on_a_full_disk(folder: Path) -> int:
 
 def compare_on_a_full_disk(folder: Path) -> int:
     """The same command goes on once there is room, to the same table."""
-    from killing import COMPARE, _table
+    from tests.faults.killing import COMPARE, _table
 
     whole = folder / "whole-comparison"
     assert said((*COMPARE, "--out", str(whole)))[0] == 0
@@ -204,7 +201,7 @@ def compare_on_a_full_disk(folder: Path) -> int:
 
 def read_only_disks(folder: Path) -> int:
     """What would write is refused with the place; what reads goes on."""
-    import sources
+    from tests.data import sources
 
     pictures = sources.write_folder(
         folder / "ro-support", {f"{c}/1.png": sources.picture(99 * (c == "a")) for c in "ab"}

@@ -17,7 +17,8 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.errors import HypothesisException, HypothesisWarning
-from watching import watched
+
+from tests.faults.watching import watched
 
 CHUNK = 2_000
 """Inputs after which hypothesis begins anew, since it remembers all that it has tried."""

@@ -10,13 +10,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-import sources
-
 import metamirror as mm
-from metamirror import tensor_file
-from metamirror.cli import main
+from metamirror.cli.main import main
 from metamirror.data.store import Store
-from runs import forks, results
+from metamirror.storage import tensor_file
+from tests.data import sources
+from tests.runs import forks, results
 
 TRAIN = (
     "train",

@@ -19,20 +19,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import sources
-from damage import damaged_bytes
-from fuzzing import Target
 from hypothesis import strategies as st
-from of_runs import write
 from PIL import Image
 
 from metamirror.data.benchmarks import BENCHMARKS
-from metamirror.data.benchmarks.install import add, find
-from metamirror.data.reading import safe_pickle
-from metamirror.data.reading.archive import open_source
-from metamirror.data.reading.npz import read_npz
-from metamirror.data.reading.pictures import decode
+from metamirror.data.installing.install import add, find
+from metamirror.data.readers import safe_pickle
+from metamirror.data.readers.archive import open_source
+from metamirror.data.readers.images import decode
+from metamirror.data.readers.npz import read_npz
 from metamirror.data.store import Store
+from tests.data import sources
+from tests.faults.damage import damaged_bytes
+from tests.faults.fuzzing import Target
+from tests.faults.of_runs import write
 
 # Lists of pictures
 

@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from damage import damaged_bytes, damaged_document, odd_values
-from drawings import request
-from fuzzing import Target
 from hypothesis import strategies as st
-from of_runs import as_json
 
 from metamirror.playground.app import make_app
 from metamirror.playground.choices import PLAIN, on_offer
 from metamirror.playground.workers import Workers
 from serving import Served
+from tests.faults.damage import damaged_bytes, damaged_document, odd_values
+from tests.faults.fuzzing import Target
+from tests.faults.of_runs import as_json
+from tests.playground.drawings import request
 
 SOUND = {**request(steps=1), "start": PLAIN}
 PICTURE = {"picture": SOUND["classes"][0]["examples"][0]}

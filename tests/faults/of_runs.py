@@ -11,25 +11,25 @@ from typing import Any
 import numpy as np
 import safetensors.torch
 import torch
-from damage import damaged_bytes, damaged_document, odd_values
-from fuzzing import Target
 from hypothesis import strategies as st
 from torch import Tensor
 
 import metamirror as mm
-from metamirror import checkpoint, snapshot, tensor_file
-from metamirror.config import RunConfig, load_config
 from metamirror.data.image_set import ImageClass
 from metamirror.data.image_tasks import ImageTasks
 from metamirror.data.store import Store
-from metamirror.evaluate import read_tasks
+from metamirror.estimators import model_file
+from metamirror.estimators.starts import SHIPPED, open_start
 from metamirror.experiments.comparison.jobs import Job, read_record
-from metamirror.fewshot import model_file
-from metamirror.fewshot.start import SHIPPED, open_start
-from metamirror.files import to_json
-from metamirror.outer import build_optimizer, descend, parameters_of
 from metamirror.report.collect import collect
-from metamirror.tracking import seconds_per_iteration
+from metamirror.storage import checkpoint, learner_file, tensor_file
+from metamirror.storage.atomic import to_json
+from metamirror.training.config import RunConfig, load_config
+from metamirror.training.evaluate import read_tasks
+from metamirror.training.metrics_log import seconds_per_iteration
+from metamirror.training.outer_step import build_optimizer, descend, parameters_of
+from tests.faults.damage import damaged_bytes, damaged_document, odd_values
+from tests.faults.fuzzing import Target
 
 SETTINGS = {k: v for k, v in asdict(RunConfig("maml")).items() if v is not None}
 
@@ -102,7 +102,7 @@ def learners() -> list[mm.Learner]:
 @cache
 def saved(which: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
     learner = learners()[which]
-    return checkpoint.describe(learner), checkpoint.tensors_of(learner)
+    return learner_file.describe(learner), learner_file.tensors_of(learner)
 
 
 TYPES = [torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool]
@@ -163,8 +163,8 @@ def learner_files(draw: st.DrawFn) -> tuple[bytes, bytes]:
 
 
 def read_learner(folder: Path, files: tuple[bytes, bytes]) -> None:
-    write(folder / checkpoint.CONFIG, files[0])
-    write(folder / checkpoint.TENSORS, files[1])
+    write(folder / learner_file.CONFIG, files[0])
+    write(folder / learner_file.TENSORS, files[1])
     learner = mm.load(folder)
     pictures = hasattr(learner.model, "channels")
     x = torch.rand(2, 1, 16, 16) if pictures else torch.rand(2, 1)
@@ -178,7 +178,7 @@ def read_learner(folder: Path, files: tuple[bytes, bytes]) -> None:
 @cache
 def shipped(name: str) -> tuple[bytes, bytes]:
     folder = SHIPPED / name
-    return (folder / checkpoint.CONFIG).read_bytes(), (folder / checkpoint.TENSORS).read_bytes()
+    return (folder / learner_file.CONFIG).read_bytes(), (folder / learner_file.TENSORS).read_bytes()
 
 
 @st.composite
@@ -191,8 +191,8 @@ def start_files(draw: st.DrawFn) -> tuple[bytes, bytes]:
 
 
 def read_start(folder: Path, files: tuple[bytes, bytes]) -> None:
-    write(folder / checkpoint.CONFIG, files[0])
-    write(folder / checkpoint.TENSORS, files[1])
+    write(folder / learner_file.CONFIG, files[0])
+    write(folder / learner_file.TENSORS, files[1])
     open_start(folder)
 
 
@@ -208,8 +208,8 @@ def snapshots() -> list[tuple[RunConfig, mm.Learner, dict[str, Tensor], dict[str
         learner = mm.make_learner("metasgd", mm.models.MLP(1, 1, hidden=(3,)), steps=1)
         optimizer = build_optimizer(config, learner)
         step(learner, optimizer)
-        best = {n: t.clone() for n, t in checkpoint.tensors_of(learner).items()}
-        content = snapshot.pack(learner, optimizer, snapshot.Standing(step=1), best)
+        best = {n: t.clone() for n, t in learner_file.tensors_of(learner).items()}
+        content = checkpoint.pack(learner, optimizer, checkpoint.Standing(step=1), best)
         found.append((config, learner, *tensor_file.unpack(content, "a checkpoint")))
     return found
 
@@ -240,15 +240,15 @@ def read_checkpoint(folder: Path, given: tuple[int, bytes]) -> None:
     config = snapshots()[which][0]
     learner = mm.make_learner("metasgd", mm.models.MLP(1, 1, hidden=(3,)), steps=1)
     optimizer = build_optimizer(config, learner)
-    for old in (folder / snapshot.FOLDER).glob("*"):
+    for old in (folder / checkpoint.FOLDER).glob("*"):
         old.unlink()
-    write(snapshot.file_of(folder, 1), content)
-    found = snapshot.newest(folder)
+    write(checkpoint.file_of(folder, 1), content)
+    found = checkpoint.newest(folder)
     assert found is not None
-    standing, best = snapshot.unpack(*found, learner, optimizer)
+    standing, best = checkpoint.unpack(*found, learner, optimizer)
     range(standing.step, 10)
     step(learner, optimizer)
-    snapshot.pack(learner, optimizer, standing, best)
+    checkpoint.pack(learner, optimizer, standing, best)
 
 
 # Adapted models

@@ -9,22 +9,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import patch
 
-import sources
-from damage import ODD_WORDS
-from fuzzing import Target
 from hypothesis import strategies as st
-from of_runs import write
 
-from metamirror import priors
-from metamirror.cli import COMMANDS, Group, default_folder, main, parse
-from metamirror.config import RunConfig
+from metamirror.cli.main import COMMANDS, Group, default_folder, main, parse
+from metamirror.core import priors
 from metamirror.data.augment import augmentation
-from metamirror.data.folder import parse_folder
-from metamirror.device import choose_device
+from metamirror.data.own_folder import parse_folder
 from metamirror.experiments.comparison.entries import read_methods
 from metamirror.experiments.comparison.grid import read_numbers, read_per_row
 from metamirror.experiments.cost import parse_shape
 from metamirror.methods import METHODS, find_method
+from metamirror.training.config import RunConfig
+from metamirror.training.device import choose_device
+from tests.data import sources
+from tests.faults.damage import ODD_WORDS
+from tests.faults.fuzzing import Target
+from tests.faults.of_runs import write
 
 GROUPS = [name for name, command in COMMANDS.items() if isinstance(command, Group)]
 FLAGS = [

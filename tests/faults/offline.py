@@ -24,7 +24,7 @@ sys.addaudithook(cut)
 """
 QUICKSTART = """
 from dataclasses import replace
-from metamirror.cli import main
+from metamirror.cli.main import main
 from metamirror.experiments import quickstart
 import pkgutil, importlib, metamirror, sys
 
@@ -84,7 +84,7 @@ def quickstart(folder: Path, minutes: float, *, small: bool) -> dict[str, Any]:
 
 def download(folder: Path) -> str:
     """What `--download`, the one thing that needs a network, says without one."""
-    program = "from metamirror.cli import entry; entry()"
+    program = "from metamirror.cli.main import entry; entry()"
     words = ("data", "add", "omniglot", "--download", "--data-dir", "data")
     code, errors, attempts, _ = cut_off(folder, program, *words)
     assert code == 2, errors

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from killing import ended
 
 import metamirror as mm
-from metamirror.cli import main
-from runs import forks, results
+from metamirror.cli.main import main
+from tests.faults.killing import ended
+from tests.runs import forks, results
 
 GLYPHS = ("--data", "glyphs", "--model", "conv4", "--width", "8", "--queries", "5", "--steps", "2")
 SINUSOID = ("--data", "sinusoid", "--shots", "5", "--queries", "5", "--steps", "2")

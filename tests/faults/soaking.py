@@ -8,12 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from drawings import draw, request
-
 import metamirror as mm
-from metamirror.evaluate import evaluate_stream
+from metamirror.estimators.starts import SHIPPED
 from metamirror.playground import limits
+from metamirror.training.evaluate import evaluate_stream
 from serving import served
+from tests.playground.drawings import draw, request
 
 SHARE = 0.05
 """By which memory may grow."""
@@ -62,7 +62,7 @@ def adapt(times: int, warm_up: int = 30) -> dict[str, Any]:
 
 def evaluate(times: int, warm_up: int = 10) -> dict[str, Any]:
     """Evaluations of a learner on four tasks each, after every step."""
-    learner = mm.load(mm.fewshot.start.SHIPPED / "glyphs-metasgd")
+    learner = mm.load(SHIPPED / "glyphs-metasgd")
     stream = mm.tasks("glyphs", "test", queries=3, batch=1)
 
     def act(i: int) -> None:

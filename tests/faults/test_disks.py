@@ -10,15 +10,15 @@ import shutil
 import time
 from pathlib import Path
 
-import disks
 import pytest
-import sources
-from killing import COMPARE, ended, started
 
-from metamirror.cli import main
-from metamirror.data.benchmarks import install
+from metamirror.cli.main import main
+from metamirror.data.installing import install
 from metamirror.data.store import Store
-from runs import forks, results
+from tests.data import sources
+from tests.faults import disks
+from tests.faults.killing import COMPARE, ended, started
+from tests.runs import forks, results
 
 mounts = pytest.mark.skipif(not disks.available(), reason="this machine does not let us mount")
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import of_data
-import of_pages
-import of_runs
-import of_words
 import pytest
-from fuzzing import SECONDS, Target, fuzz
 
 from serving import served
+from tests.faults import of_data, of_pages, of_runs, of_words
+from tests.faults.fuzzing import SECONDS, Target, fuzz
 
 TARGETS = [*of_runs.TARGETS, *of_data.TARGETS, *of_words.TARGETS, *of_pages.TARGETS]
 INPUTS = 30

@@ -1,6 +1,6 @@
 """Killed at any moment, a command that is started again ends as if nothing had happened.
 
-A killed comparison is in `tests/comparison`; the campaign kills one fifteen times.
+A killed comparison is in `tests/experiments/comparison`; the campaign kills one fifteen times.
 """
 
 from __future__ import annotations
@@ -8,7 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from killing import kill_adding, kill_checkpointing, kill_training
+
+from tests.faults.killing import kill_adding, kill_checkpointing, kill_training
 
 
 def test_training_survives_twenty_kills_at_random_moments(tmp_path: Path):

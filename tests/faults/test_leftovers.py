@@ -6,14 +6,14 @@ import errno
 from pathlib import Path
 
 import pytest
-from of_runs import JOB, RECORD, TASKS, as_json, write
 
-from metamirror.data.folder import parse_folder
+from metamirror.data.own_folder import parse_folder
 from metamirror.data.store import data_home
-from metamirror.evaluate import read_tasks
 from metamirror.experiments.comparison.jobs import read_record
-from metamirror.files import write_atomically
-from metamirror.tracking import seconds_per_iteration
+from metamirror.storage.atomic import write_atomically
+from metamirror.training.evaluate import read_tasks
+from metamirror.training.metrics_log import seconds_per_iteration
+from tests.faults.of_runs import JOB, RECORD, TASKS, as_json, write
 
 CLOCK = [
     b'{"step": 1, "seconds": 2.0, "steps_per_second": 0.5}\n',

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import offline
+from tests.faults import offline
 
 
 def test_a_quickstart_needs_no_network(tmp_path: Path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from repeating import GLYPHS, repeat
+from tests.faults.repeating import GLYPHS, repeat
 
 
 def test_the_same_command_twice_gives_the_same_bits(tmp_path: Path):

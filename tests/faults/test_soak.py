@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from soaking import SHARE, adapt, evaluate, serve
+from tests.faults.soaking import SHARE, adapt, evaluate, serve
 
 
 def test_adaptations_leave_nothing_behind():

@@ -3,7 +3,7 @@ import torch
 
 import metamirror as mm
 from metamirror.methods.ecml import log_eigenvalue_variance
-from networks import (
+from tests.networks import (
     WAYS,
     image_tasks,
     meta_gradient,

@@ -1,7 +1,7 @@
 import torch
 
 import metamirror as mm
-from networks import conv4, shaken, smooth_mlp
+from tests.networks import conv4, shaken, smooth_mlp
 
 
 def test_diagonal_factors_are_a_rank_one_metasgd():

@@ -2,7 +2,7 @@ import torch
 from torch.func import functional_call
 
 import metamirror as mm
-from networks import conv4, point_tasks, shaken, smooth_mlp
+from tests.networks import conv4, point_tasks, shaken, smooth_mlp
 
 
 def support():

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 import metamirror as mm
-from networks import point_tasks, shaken, smooth_mlp
+from tests.networks import point_tasks, shaken, smooth_mlp
 
 
 def support():

@@ -6,7 +6,7 @@ import torch
 
 import metamirror as mm
 from metamirror.methods.warpgrad import Options, Warp
-from networks import image_tasks, meta_gradient, point_tasks, shaken, smooth_conv, smooth_mlp
+from tests.networks import image_tasks, meta_gradient, point_tasks, shaken, smooth_conv, smooth_mlp
 
 
 def test_adaptation_never_touches_the_warps():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from metamirror.core.tasks import Params
 from metamirror.mirror_maps import (
     BlockIAF,
     Diagonal,
@@ -14,7 +15,6 @@ from metamirror.mirror_maps import (
     KroneckerMetric,
     MirrorMap,
 )
-from metamirror.types import Params
 
 SHAPES = {"a.weight": (4, 3), "a.bias": (4,), "b.weight": (3, 2, 2, 2), "b.bias": (3,)}
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from maps import GRADIENT_MAPS, SHAPES, point, randomised
 
 import metamirror as mm
-from metamirror.adapt import descend
+from metamirror.core.inner_loop import descend
 from metamirror.mirror_maps import BlockIAF
-from metamirror.mirror_maps.geometry import MirrorGeometry
+from metamirror.mirror_maps.mirror_descent import MirrorGeometry
+from tests.mirror_maps.maps import GRADIENT_MAPS, SHAPES, point, randomised
 
 MAPS = {"blockiaf": lambda: BlockIAF(SHAPES), **GRADIENT_MAPS}
 maps = pytest.mark.parametrize("name", MAPS)

@@ -6,14 +6,14 @@ import itertools
 
 import pytest
 import torch
-from maps import FLOWS, SHAPES, flat, jacobian, point, randomised
 
 import metamirror as mm
-from metamirror.adapt import descend
-from metamirror.geometry import State
+from metamirror.core.geometry import State
+from metamirror.core.inner_loop import descend
 from metamirror.mirror_maps import BlockIAF, GradientNet, MirrorMap, Partition, certify
-from metamirror.mirror_maps.geometry import MirrorGeometry
-from networks import image_tasks, smooth_conv
+from metamirror.mirror_maps.mirror_descent import MirrorGeometry
+from tests.mirror_maps.maps import FLOWS, SHAPES, flat, jacobian, point, randomised
+from tests.networks import image_tasks, smooth_conv
 
 A = torch.tensor([[1.0, -0.9], [-0.9, 1.0]], dtype=torch.float64)
 

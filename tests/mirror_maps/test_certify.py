@@ -4,10 +4,10 @@ import time
 
 import pytest
 import torch
-from maps import FLOWS, GRADIENT_MAPS, QUADRATIC_MAPS, jacobian, point, randomised
 
 import metamirror as mm
 from metamirror.mirror_maps import Diagonal, Linear, certify
+from tests.mirror_maps.maps import FLOWS, GRADIENT_MAPS, QUADRATIC_MAPS, jacobian, point, randomised
 
 
 @pytest.mark.parametrize("name", {**GRADIENT_MAPS, **QUADRATIC_MAPS, **FLOWS})

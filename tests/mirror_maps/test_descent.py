@@ -6,11 +6,11 @@ from itertools import pairwise
 
 import pytest
 import torch
-from maps import randomised
 
-from metamirror.adapt import Path, descend
+from metamirror.core.inner_loop import Path, descend
 from metamirror.mirror_maps import Elementwise, GradientNet, Linear, MirrorMap
-from metamirror.mirror_maps.geometry import MirrorGeometry
+from metamirror.mirror_maps.mirror_descent import MirrorGeometry
+from tests.mirror_maps.maps import randomised
 
 SHAPE = (3, 2)
 STEPS = 30

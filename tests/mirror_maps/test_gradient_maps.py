@@ -9,7 +9,21 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from maps import (
+
+import metamirror as mm
+from metamirror.core.inner_loop import descend
+from metamirror.mirror_maps import (
+    Diagonal,
+    Elementwise,
+    GradientNet,
+    Identity,
+    KroneckerMetric,
+    Linear,
+    bregman,
+)
+from metamirror.mirror_maps.bounded_metric import bounded
+from metamirror.mirror_maps.mirror_descent import MirrorGeometry
+from tests.mirror_maps.maps import (
     FLOWS,
     GRADIENT_MAPS,
     QUADRATIC_MAPS,
@@ -21,21 +35,7 @@ from maps import (
     randomised,
     rates,
 )
-
-import metamirror as mm
-from metamirror.adapt import descend
-from metamirror.mirror_maps import (
-    Diagonal,
-    Elementwise,
-    GradientNet,
-    Identity,
-    KroneckerMetric,
-    Linear,
-    bregman,
-)
-from metamirror.mirror_maps.geometry import MirrorGeometry
-from metamirror.mirror_maps.scaling import bounded
-from networks import point_tasks, smooth_mlp
+from tests.networks import point_tasks, smooth_mlp
 
 gradient_maps = pytest.mark.parametrize("name", GRADIENT_MAPS)
 all_maps = {**GRADIENT_MAPS, **QUADRATIC_MAPS, **FLOWS}

@@ -6,10 +6,10 @@ import math
 
 import pytest
 import torch
-from maps import SHAPES, flat, point, randomised
 from torch import Tensor
 
 from metamirror.mirror_maps import BlockIAF, GradientNet, MirrorMap
+from tests.mirror_maps.maps import SHAPES, flat, point, randomised
 
 # Kernels of equal shape, modes of size one, vectors of several lengths, a scalar.
 CONV = {

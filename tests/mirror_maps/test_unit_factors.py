@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from metamirror.mirror_maps.unit_factors import distinct_singular_values, spectral_normalised
+from metamirror.linalg.spectral_norm import distinct_singular_values, spectral_normalised
 
 
 @pytest.mark.parametrize("shape", [(3, 4), (4, 3), (1, 5)])

@@ -7,7 +7,6 @@ import json
 
 import numpy as np
 import pytest
-from drawings import draw, pixels, request
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
@@ -17,6 +16,7 @@ from metamirror.playground.app import make_app
 from metamirror.playground.choices import on_offer
 from metamirror.playground.refusal import Refusal
 from metamirror.playground.requests import read_adapt, read_predict
+from tests.playground.drawings import draw, pixels, request
 
 JSON = {"content-type": "application/json"}
 

@@ -9,19 +9,19 @@ from importlib.resources import files
 import numpy as np
 import pytest
 import torch
-from drawings import SHAPES, draw, pixels, request
 from PIL import Image
 from starlette.testclient import TestClient
 
 import metamirror as mm
 from metamirror.data.glyphs.alphabet import letters
-from metamirror.files import write_json
 from metamirror.playground.app import make_app
 from metamirror.playground.choices import OWN, on_offer
-from metamirror.playground.pictures import Strokes, prepare
+from metamirror.playground.images import Strokes, prepare
 from metamirror.playground.samples import SETS
 from metamirror.playground.shelf import Shelf
 from metamirror.playground.workers import Workers
+from metamirror.storage.atomic import write_json
+from tests.playground.drawings import SHAPES, draw, pixels, request
 
 STARTS = on_offer(None)
 

@@ -8,12 +8,12 @@ import time
 from pathlib import Path
 
 import pytest
-from browsing import DESK, PHONE, chromium
-from drawings import draw
 from PIL import Image, ImageDraw
 from selenium.webdriver.common.keys import Keys
 
 from serving import served
+from tests.playground.browsing import DESK, PHONE, chromium
+from tests.playground.drawings import draw
 
 SIGNS = ("ring", "zigzag", "bar")
 SCREENSHOTS = os.environ.get("METAMIRROR_SCREENSHOTS")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from drawings import SHAPES
 from PIL import Image, ImageDraw
 
-from metamirror.playground.pictures import LETTER, PEN, Pixels, Strokes, prepare
+from metamirror.playground.images import LETTER, PEN, Pixels, Strokes, prepare
+from tests.playground.drawings import SHAPES
 
 
 def strokes(shape: str, size: float = 0.8, left: float = 0.1, top: float = 0.1) -> Strokes:

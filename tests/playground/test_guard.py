@@ -9,7 +9,6 @@ import time
 
 import pytest
 import uvicorn
-from drawings import request
 from starlette.testclient import TestClient
 from uvicorn.server import ServerState
 
@@ -21,6 +20,7 @@ from metamirror.playground.protocol import PunctualProtocol
 from metamirror.playground.refusal import Refusal
 from metamirror.playground.shelf import Shelf
 from metamirror.playground.workers import Workers
+from tests.playground.drawings import request
 
 JSON = {"content-type": "application/json"}
 

@@ -11,14 +11,14 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from drawings import SHAPES, draw, request
 
-from metamirror.cli import main
+from metamirror.cli.main import main
 from metamirror.playground import limits
 from metamirror.playground.adaptation import adapt
 from metamirror.playground.choices import on_offer
 from metamirror.playground.requests import read_adapt, read_predict
 from serving import served
+from tests.playground.drawings import SHAPES, draw, request
 
 CLIENTS = 20
 needs_proc = pytest.mark.skipif(

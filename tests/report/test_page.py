@@ -13,14 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import metamirror as mm
-from metamirror.cli import main
+from metamirror.cli.main import main
 from metamirror.report.charts import Series, line_chart, marker_symbols, scale_for, thinned
 from metamirror.report.markup import table, tag
 from metamirror.report.page import write_report
 from metamirror.report.styles import MARKERS, PALETTE, style_of
 from metamirror.report.tables import OF_THE_PAPER
-from metamirror.train import train
-from runs import small
+from metamirror.training.train import train
+from tests.runs import small
 
 HOSTILE = "\"><script>alert('1')</script><img src=http:x onerror=a()>&amp;"
 VOID = {"meta", "br"}

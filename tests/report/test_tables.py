@@ -7,7 +7,7 @@ import io
 
 from rich.console import Console
 
-from metamirror.experiments.comparison.rows import _add_bold
+from metamirror.experiments.comparison.table import _add_bold
 from metamirror.report import tables
 
 

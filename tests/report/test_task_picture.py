@@ -9,8 +9,8 @@ import pytest
 import torch
 from PIL import Image
 
-from metamirror.report.task_picture import draw_task
-from metamirror.types import Batch, Task
+from metamirror.core.tasks import Batch, Task
+from metamirror.report.figures.task import draw_task
 
 
 def made(ways: int, shots: int, queries: int, channels: int, size: int = 28) -> Task:

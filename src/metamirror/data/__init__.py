@@ -8,9 +8,9 @@ from metamirror.data.augment import augmentation
 from metamirror.data.benchmarks import BENCHMARKS
 from metamirror.data.image_set import ImageClass, ImageSet
 from metamirror.data.image_tasks import Augment, ImageTasks
-from metamirror.data.opening import IMAGE_SETS, open_images
+from metamirror.data.registry import IMAGE_SETS, open_images
 from metamirror.data.sinusoid import Sinusoid
-from metamirror.data.stream import TaskStream
+from metamirror.data.task_stream import TaskStream
 
 DATA_SETS: dict[str, type[TaskStream]] = {"sinusoid": Sinusoid}
 """Generated tasks; every other name is a set of pictures."""

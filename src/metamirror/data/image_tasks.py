@@ -9,10 +9,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from metamirror.core.tasks import Batch, Task
+from metamirror.data.addressing import augmentation_generator, task_generator
 from metamirror.data.image_set import ImageSet, Pixels
-from metamirror.data.random import augmentation_generator, task_generator
-from metamirror.data.stream import TaskStream
-from metamirror.types import Batch, Task
+from metamirror.data.task_stream import TaskStream
 
 Numbers = NDArray[np.int64]
 Augment = Callable[[Pixels, np.random.Generator], Pixels]

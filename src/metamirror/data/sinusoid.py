@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from metamirror.data.random import task_generator
-from metamirror.data.stream import TaskStream
-from metamirror.types import Batch, Task
+from metamirror.core.tasks import Batch, Task
+from metamirror.data.addressing import task_generator
+from metamirror.data.task_stream import TaskStream
 
 
 class Sinusoid(TaskStream):

@@ -21,9 +21,16 @@ import numpy as np
 import platformdirs
 from filelock import FileLock, Timeout
 
+from metamirror.data.addressing import SPLITS
 from metamirror.data.image_set import ImageClass, ImageSet, Pixels
-from metamirror.data.random import SPLITS
-from metamirror.files import digest_of, expanded, read_json, sync_folder, to_json, write_json
+from metamirror.storage.atomic import (
+    digest_of,
+    expanded,
+    read_json,
+    sync_folder,
+    to_json,
+    write_json,
+)
 
 FORMAT = 1
 UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR)

@@ -11,18 +11,18 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from metamirror import checkpoint
-from metamirror.build import build_stream, use_precision
-from metamirror.config import RunConfig, labels_of, load_config
+from metamirror.console import warn
+from metamirror.core.learner import check_steps
+from metamirror.core.option_spec import parse_spec
 from metamirror.data import TaskStream
-from metamirror.device import choose_device
-from metamirror.distributed import Ranks
-from metamirror.evaluate import evaluate_stream, loaded, warn_of_other_data
-from metamirror.experiments.intervals import estimate, half_of_sum
-from metamirror.learner import check_steps
-from metamirror.options import parse_spec
-from metamirror.progress import warn
-from metamirror.report.convergence_figure import write_figure, write_numbers
+from metamirror.experiments.statistics import estimate, half_of_sum
+from metamirror.report.figures.convergence import write_figure, write_numbers
+from metamirror.storage import learner_file
+from metamirror.training.config import RunConfig, labels_of, load_config
+from metamirror.training.device import choose_device
+from metamirror.training.distributed import Ranks
+from metamirror.training.evaluate import evaluate_stream, loaded, warn_of_other_data
+from metamirror.training.factory import build_stream, use_precision
 
 REFERENCE = "maml"
 COMPARABLE = (0.5, 2.0)
@@ -95,7 +95,7 @@ def convergence(
     if out.exists() and not out.is_dir():
         raise ValueError(f"{out} is a file: choose another folder with --out")
     for run in streams:
-        step, iterations = checkpoint.step_of(run, "last"), load_config(run).iterations
+        step, iterations = learner_file.step_of(run, "last"), load_config(run).iterations
         if step is not None and step < iterations:
             warn(f"{run} is not finished: it stands at {step} of {iterations} iterations")
     out.mkdir(parents=True, exist_ok=True)

@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
-from metamirror.allocator import spare_memory_for, tune_allocator
-from metamirror.build import extra_parameters
-from metamirror.crew import Crew, processes_for
-from metamirror.experiments.turns import (
+from metamirror.console import Progress
+from metamirror.core.learner import Learner
+from metamirror.core.tasks import Batch, Task
+from metamirror.experiments.paired_timing import (
     Program,
     Ratio,
     Work,
@@ -25,12 +25,12 @@ from metamirror.experiments.turns import (
     ratio,
     take_turns,
 )
-from metamirror.learner import Learner
 from metamirror.methods import METHODS, make_learner
 from metamirror.models import Conv4
 from metamirror.models.conv4 import check_sizes
-from metamirror.progress import Progress
-from metamirror.types import Batch, Task
+from metamirror.parallel.allocator import spare_memory_for, tune_allocator
+from metamirror.parallel.processes import Crew, processes_for
+from metamirror.training.factory import extra_parameters
 
 SHAPES = {"omniglot": (1, 28, 28), "mini-imagenet": (3, 84, 84)}
 REFERENCE = "maml"

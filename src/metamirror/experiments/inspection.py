@@ -10,16 +10,16 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from metamirror import checkpoint
-from metamirror.build import build_stream
-from metamirror.config import load_config
+from metamirror.core.learner import Adapted, Learner
+from metamirror.core.tasks import Batch, Params, loss_for
 from metamirror.data import TaskStream
-from metamirror.learner import Adapted, Learner
 from metamirror.mirror_maps.base import MirrorMap, norm
 from metamirror.mirror_maps.certify import Certificate, Witness, certify, lanczos
 from metamirror.mirror_maps.partition import layers
 from metamirror.mirror_maps.quadratic import Diagonal, Identity
-from metamirror.types import Batch, Params, loss_for
+from metamirror.storage import learner_file
+from metamirror.training.config import load_config
+from metamirror.training.factory import build_stream
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def inspect_run(
     """What `metamirror inspect --json` prints. Tasks come from the validation split."""
     config = load_config(run)
     # Rounding in float32 would pass for asymmetry.
-    learner = checkpoint.load(run).double()
+    learner = learner_file.load(run).double()
     return {
         "run": str(run),
         "method": config.method,

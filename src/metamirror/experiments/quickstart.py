@@ -9,16 +9,16 @@ from typing import Any
 
 import torch
 
-from metamirror.config import RunConfig
+from metamirror.console import Progress
 from metamirror.experiments.comparison.compare import write_page, write_tables
 from metamirror.experiments.comparison.grid import Cell, open_streams
 from metamirror.experiments.comparison.jobs import Job, Place, Record
+from metamirror.experiments.comparison.local_pool import Pool
 from metamirror.experiments.comparison.plan import Grid, Wanted, jobs_of, make_grid, make_rows
-from metamirror.experiments.comparison.pool import Pool
 from metamirror.experiments.comparison.protocol import make_protocol
-from metamirror.experiments.comparison.rows import make_table
+from metamirror.experiments.comparison.table import make_table
 from metamirror.methods import METHODS
-from metamirror.progress import Progress
+from metamirror.training.config import RunConfig
 
 BASE = RunConfig(
     method="maml",

@@ -8,8 +8,9 @@ from typing import Any
 
 from torch import nn
 
-from metamirror import priors
-from metamirror.learner import Learner, check_lr
+from metamirror.core import priors
+from metamirror.core.learner import Learner, check_lr
+from metamirror.core.option_spec import parse_spec
 from metamirror.methods import (
     anil,
     blockiaf,
@@ -25,7 +26,6 @@ from metamirror.methods import (
 from metamirror.methods.metasgd import learned
 from metamirror.methods.registry import Method, Parts
 from metamirror.models import MODELS
-from metamirror.options import parse_spec
 
 METHODS: dict[str, Method] = {
     module.METHOD.key: module.METHOD

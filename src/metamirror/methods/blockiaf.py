@@ -10,7 +10,7 @@ from torch import nn
 from metamirror.methods.metasgd import learned
 from metamirror.methods.registry import Method, Parts
 from metamirror.mirror_maps.block_iaf import BlockIAF, Heads, Scale
-from metamirror.mirror_maps.geometry import MirrorGeometry
+from metamirror.mirror_maps.mirror_descent import MirrorGeometry
 from metamirror.mirror_maps.partition import Blocks
 
 

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor, nn
 
-from metamirror.geometry import State
+from metamirror.core.geometry import State
+from metamirror.core.tasks import Batch, Params, Task
 from metamirror.methods.anil import parameters_of
 from metamirror.methods.registry import Method, Parts
 from metamirror.models import head_of
-from metamirror.types import Batch, Params, Task
 
 if TYPE_CHECKING:
-    from metamirror.learner import Learner
+    from metamirror.core.learner import Learner
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from torch import nn
 from metamirror.methods.metasgd import learned
 from metamirror.methods.registry import Method, Parts
 from metamirror.mirror_maps.base import MirrorMap
+from metamirror.mirror_maps.bounded_metric import Metric
 from metamirror.mirror_maps.elementwise import Elementwise
-from metamirror.mirror_maps.geometry import MirrorGeometry
 from metamirror.mirror_maps.gradient_net import GradientNet
-from metamirror.mirror_maps.scaling import Metric
+from metamirror.mirror_maps.mirror_descent import MirrorGeometry
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import nn
 
+from metamirror.core.option_spec import NoOptions
 from metamirror.methods.registry import Method, Parts
-from metamirror.options import NoOptions
 
 
 def build(model: nn.Module, options: NoOptions, lr: float) -> Parts:

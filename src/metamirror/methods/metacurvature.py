@@ -13,13 +13,13 @@ from typing import Literal, cast
 import torch
 from torch import Tensor, nn
 
-from metamirror.geometry import Geometry, State
-from metamirror.kronecker import Shape, ShapeGroups, kronecker_product
+from metamirror.core.geometry import Geometry, State
+from metamirror.core.tasks import Params
+from metamirror.linalg.kronecker import Shape, ShapeGroups, kronecker_product
 from metamirror.methods.metasgd import learned
 from metamirror.methods.registry import Method, Parts
 from metamirror.mirror_maps.base import MirrorMap
 from metamirror.mirror_maps.quadratic import Linear
-from metamirror.types import Params
 
 
 @dataclass(frozen=True)

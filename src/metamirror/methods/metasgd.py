@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from metamirror.geometry import Geometry, State
+from metamirror.core.geometry import Geometry, State
+from metamirror.core.tasks import Params
 from metamirror.methods.registry import Method, Parts
 from metamirror.mirror_maps.base import MirrorMap
 from metamirror.mirror_maps.quadratic import Diagonal
-from metamirror.types import Params
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from metamirror.geometry import Geometry, State, tensor_like
+from metamirror.core.geometry import Geometry, State, tensor_like
+from metamirror.core.tasks import Params
 from metamirror.methods.registry import Method, Parts
 from metamirror.mirror_maps.base import MirrorMap
 from metamirror.mirror_maps.quadratic import Linear
 from metamirror.models import head_of
-from metamirror.types import Params
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from typing import Any
 
 from torch import nn
 
-from metamirror.geometry import Geometry
-from metamirror.objectives import Objective
-from metamirror.options import NoOptions, read_options
+from metamirror.core.geometry import Geometry
+from metamirror.core.objectives import Objective
+from metamirror.core.option_spec import NoOptions, read_options
 
 
 @dataclass(frozen=True)

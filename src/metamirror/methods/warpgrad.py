@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor, nn
 
-from metamirror.geometry import Geometry, Inserted, State
+from metamirror.core.geometry import Geometry, Inserted, State
+from metamirror.core.normalisation import BatchNorm
+from metamirror.core.objectives import Objective
+from metamirror.core.tasks import Params, Task
 from metamirror.methods.registry import Method, Parts
 from metamirror.mirror_maps.base import MirrorMap
 from metamirror.models import head_of
-from metamirror.models.norm import BatchNorm
-from metamirror.objectives import Objective
-from metamirror.types import Params, Task
 
 if TYPE_CHECKING:
-    from metamirror.learner import Learner
+    from metamirror.core.learner import Learner
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from metamirror.types import Params
+from metamirror.core.tasks import Params
 
 Bounds = tuple[float, float]
 

@@ -19,13 +19,13 @@ from typing import Any, Literal, cast, get_args
 import torch
 from torch import Tensor, nn
 
-from metamirror.kronecker import FEW, KroneckerLinear, Shape, ShapeGroups, averaging
-from metamirror.kronecker_layers import Layer, layer_of, side_by_side
+from metamirror.core.tasks import Params
+from metamirror.linalg.kronecker import FEW, KroneckerLinear, Shape, ShapeGroups, averaging
+from metamirror.linalg.kronecker_layers import Layer, layer_of, side_by_side
 from metamirror.mirror_maps.base import Bounds, MirrorMap, check_point
-from metamirror.mirror_maps.block_iaf_pass import FlowPass, clusters_of, halved
-from metamirror.mirror_maps.one_pass import one_pass
+from metamirror.mirror_maps.kernels.block_iaf import FlowPass, clusters_of, halved
+from metamirror.mirror_maps.kernels.one_operation import one_pass
 from metamirror.mirror_maps.partition import Blocks, Partition
-from metamirror.types import Params
 
 Scale = Literal["bounded", "logistic", "exponential"]
 Heads = Literal["one zero factor", "all zero factors", "random"]

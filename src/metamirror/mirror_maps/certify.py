@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from metamirror.core.tasks import Params
 from metamirror.mirror_maps.base import MirrorMap, check_point, inner, norm
 from metamirror.mirror_maps.elementwise import spread
-from metamirror.types import Params
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from metamirror.kronecker import Shape, ShapeGroups
+from metamirror.core.tasks import Params
+from metamirror.linalg.kronecker import Shape, ShapeGroups
 from metamirror.mirror_maps.base import (
     Bounds,
     MirrorMap,
@@ -26,7 +27,6 @@ from metamirror.mirror_maps.base import (
     log_cosh,
     solve_contraction,
 )
-from metamirror.types import Params
 
 # exp of it, squared, is a float32 still.
 MOST_LOG_RANGE = 40.0

@@ -22,8 +22,15 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from metamirror.kronecker import Shape, ShapeGroups
-from metamirror.kronecker_layers import merged_factors
+from metamirror.core.tasks import Params
+from metamirror.linalg.kronecker import Shape, ShapeGroups
+from metamirror.linalg.kronecker_layers import merged_factors
+from metamirror.linalg.spectral_norm import (
+    UnitFactors,
+    distinct_singular_values,
+    spectral_normalised,
+)
+from metamirror.linalg.tensor_stacks import Packing
 from metamirror.mirror_maps.base import (
     Bounds,
     MirrorMap,
@@ -32,17 +39,10 @@ from metamirror.mirror_maps.base import (
     log_cosh,
     solve_contraction,
 )
+from metamirror.mirror_maps.bounded_metric import Metric, Scaling
 from metamirror.mirror_maps.elementwise import check_contraction, spread
-from metamirror.mirror_maps.gradient_net_pass import NetPass, blank
-from metamirror.mirror_maps.one_pass import one_pass
-from metamirror.mirror_maps.packing import Packing
-from metamirror.mirror_maps.scaling import Metric, Scaling
-from metamirror.mirror_maps.unit_factors import (
-    UnitFactors,
-    distinct_singular_values,
-    spectral_normalised,
-)
-from metamirror.types import Params
+from metamirror.mirror_maps.kernels.gradient_net import NetPass, blank
+from metamirror.mirror_maps.kernels.one_operation import one_pass
 
 
 class HiddenLayer(nn.Module):

@@ -10,8 +10,8 @@ from typing import Literal, cast
 import torch
 from torch import Tensor
 
-from metamirror.kronecker import Shape, fold
-from metamirror.types import Params
+from metamirror.core.tasks import Params
+from metamirror.linalg.kronecker import Shape, fold
 
 Blocks = Literal["layer", "tensor", "index"] | Sequence[Sequence[str]] | Sequence[Sequence[int]]
 

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from metamirror.kronecker import ShapeGroups, kronecker_product, squared_spectrum, transposed
+from metamirror.core.tasks import Params
+from metamirror.linalg.kronecker import ShapeGroups, kronecker_product, squared_spectrum, transposed
 from metamirror.mirror_maps.base import Bounds, MirrorMap, check_point, inner
-from metamirror.types import Params
 
 
 class Identity(MirrorMap):

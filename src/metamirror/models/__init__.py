@@ -6,9 +6,9 @@ from typing import Any
 
 from torch import nn
 
+from metamirror.core.normalisation import BatchNorm, convert_batch_norm
 from metamirror.models.conv4 import Conv4
 from metamirror.models.mlp import MLP
-from metamirror.models.norm import BatchNorm, convert_batch_norm
 from metamirror.models.resnet12 import ResNet12
 
 MODELS: dict[str, type[nn.Module]] = {"conv4": Conv4, "resnet12": ResNet12, "mlp": MLP}

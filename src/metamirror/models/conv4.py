@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from metamirror.models.fused import Convolve, PoolAndStatistics, normalised_relu
-from metamirror.models.fused_first import PoolPictures
+from metamirror.core.normalisation import BatchNorm
 from metamirror.models.images import as_images
-from metamirror.models.norm import BatchNorm
+from metamirror.models.kernels.conv_block import Convolve, PoolAndStatistics, normalised_relu
+from metamirror.models.kernels.first_block import PoolPictures
 
 MOST_CHANNELS_OF_PICTURES = 4
 """Up to this many channels a product with unfolded pictures is faster than a convolution."""
@@ -35,8 +35,8 @@ class ConvBlock(nn.Module):
     """3x3 convolution, batch normalisation, ReLU, 2x2 max-pooling."""
 
     fused: bool = True
-    """Whether to use `metamirror.models.fused` where it applies. Same results, faster; it can be
-    differentiated twice, the plain formula as often as one likes."""
+    """Whether to use `models.kernels.conv_block` where it applies. Same results, faster; it can
+    be differentiated twice, the plain formula as often as one likes."""
 
     def __init__(self, channels: int, filters: int):
         super().__init__()

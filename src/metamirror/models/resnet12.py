@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from metamirror.core.normalisation import BatchNorm
 from metamirror.models.conv4 import check_sizes
 from metamirror.models.images import as_images
-from metamirror.models.norm import BatchNorm
 
 
 class ResidualBlock(nn.Module):

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metamirror.estimator import FewShotClassifier
-from metamirror.fewshot.model_file import pack
-from metamirror.fewshot.pictures import Pictures
+from metamirror.estimators.estimator import FewShotClassifier
+from metamirror.estimators.inputs.images import Pictures
+from metamirror.estimators.model_file import pack
 from metamirror.playground.choices import Choice
-from metamirror.playground.pictures import Picture, prepare
+from metamirror.playground.images import Picture, prepare
 from metamirror.playground.requests import Adapt
 
 

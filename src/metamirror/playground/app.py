@@ -16,18 +16,18 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from metamirror.files import to_json
 from metamirror.playground import limits
 from metamirror.playground.adaptation import Model, adapt
 from metamirror.playground.choices import FIRST, PLAIN, Choice
 from metamirror.playground.guard import Guard, Hosts
-from metamirror.playground.pictures import Pixels
+from metamirror.playground.images import Pixels
 from metamirror.playground.refusal import Refusal
 from metamirror.playground.requests import Adapt, read_adapt, read_predict
 from metamirror.playground.samples import SETS, sample
 from metamirror.playground.shelf import Shelf
 from metamirror.playground.workers import Workers
 from metamirror.report.stylesheet import colours
+from metamirror.storage.atomic import to_json
 
 KINDS = {
     "html": "text/html; charset=utf-8",

@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-from metamirror.config import load_config
-from metamirror.fewshot.base import picture_shape
-from metamirror.fewshot.start import Start, open_start, shipped_names
-from metamirror.learner import Learner
+from metamirror.core.learner import Learner
+from metamirror.estimators.base import picture_shape
+from metamirror.estimators.starts import Start, open_start, shipped_names
 from metamirror.methods import METHODS
 from metamirror.playground import limits
 from metamirror.report.styles import style_of
+from metamirror.training.config import load_config
 
 PLAIN = "glyphs-maml"
 """Gradient descent, beside which every geometry is shown."""

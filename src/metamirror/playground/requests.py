@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from metamirror.playground import limits
-from metamirror.playground.pictures import Picture, Pixels, Strokes
+from metamirror.playground.images import Picture, Pixels, Strokes
 from metamirror.playground.refusal import Refusal
 
 JOINERS = dict.fromkeys(map(ord, "\u200c\u200d"))

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from metamirror.data.glyphs import draw
-from metamirror.playground.pictures import Pixels
+from metamirror.playground.images import Pixels
 
 SETS = ("ԱԲԺՀՖ", "ადკშხ", "ԳԵԽՃՋ", "ვზლჟჯ", "ԾՁՄՇՎ")
 """Armenian and Georgian; each set is a task."""

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import uvicorn
 
+from metamirror.console import say
 from metamirror.playground import limits
 from metamirror.playground.app import make_app
 from metamirror.playground.choices import on_offer
 from metamirror.playground.guard import is_local
 from metamirror.playground.protocol import PunctualProtocol
-from metamirror.progress import say
 
 
 def serve(run: Path | None, host: str, port: int) -> None:

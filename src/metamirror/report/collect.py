@@ -10,13 +10,13 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from metamirror.config import RunConfig, labels_of, load_config
-from metamirror.evaluate import FOLDER as EVALUATIONS
-from metamirror.files import read_json
 from metamirror.methods import METHODS
-from metamirror.nonfinite import FOLDER as NONFINITE
-from metamirror.run_folder import CONFIG, OWNER, recorded
-from metamirror.tracking import METRICS, seconds_per_iteration
+from metamirror.storage.atomic import read_json
+from metamirror.training.config import RunConfig, labels_of, load_config
+from metamirror.training.divergence import FOLDER as NONFINITE
+from metamirror.training.evaluate import FOLDER as EVALUATIONS
+from metamirror.training.metrics_log import METRICS, seconds_per_iteration
+from metamirror.training.run_folder import CONFIG, OWNER, recorded
 
 T = TypeVar("T")
 Line = dict[str, float]

@@ -6,20 +6,20 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from metamirror._version import __version__
 from metamirror.experiments.comparison.search import FOLDER as TRIALS
-from metamirror.files import write_atomically
 from metamirror.report.charts import marker_symbols
 from metamirror.report.collect import Run, collect, documents
-from metamirror.report.convergence_figure import NAME as CONVERGENCE
-from metamirror.report.geometry_section import geometry_section
+from metamirror.report.figures.convergence import NAME as CONVERGENCE
 from metamirror.report.markup import Markup, join, tag
-from metamirror.report.results_section import results_section
-from metamirror.report.runs_section import configurations_section, curves_section, runs_section
-from metamirror.report.search_section import search_section
-from metamirror.report.study_sections import convergence_section, cost_section
+from metamirror.report.sections.geometry import geometry_section
+from metamirror.report.sections.results import results_section
+from metamirror.report.sections.runs import configurations_section, curves_section, runs_section
+from metamirror.report.sections.search import search_section
+from metamirror.report.sections.study import convergence_section, cost_section
 from metamirror.report.stylesheet import stylesheet
-from metamirror.run_folder import CONFIG
-from metamirror.version import __version__
+from metamirror.storage.atomic import write_atomically
+from metamirror.training.run_folder import CONFIG
 
 PAGE = "report.html"
 # The browser itself refuses whatever would leave the page, or run in it.

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from metamirror.data.benchmarks.layouts import Layout
+from metamirror.core.option_spec import NoOptions
 from metamirror.data.image_set import ImageClass
-from metamirror.options import NoOptions
+from metamirror.data.installing.layouts import Layout
 
 
 @dataclass(frozen=True)

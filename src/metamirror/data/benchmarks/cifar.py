@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from metamirror.data.addressing import SPLITS
 from metamirror.data.benchmarks.benchmark import Benchmark, Download
-from metamirror.data.benchmarks.layouts import (
+from metamirror.data.installing.layouts import (
     Content,
     Found,
     FoundClass,
@@ -19,11 +20,10 @@ from metamirror.data.benchmarks.layouts import (
     class_folders,
     split_folders,
 )
-from metamirror.data.benchmarks.pickled_splits import named, split_pickles, text
-from metamirror.data.random import SPLITS
-from metamirror.data.reading import safe_pickle
-from metamirror.data.reading.archive import Source
-from metamirror.data.reading.packed import LARGE
+from metamirror.data.installing.pickled_splits import named, split_pickles, text
+from metamirror.data.readers import safe_pickle
+from metamirror.data.readers.archive import Source
+from metamirror.data.readers.packed import LARGE
 
 FINE = {
     "train": """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from metamirror.data.benchmarks.benchmark import Benchmark, Download
-from metamirror.data.benchmarks.layouts import class_folders, split_folders
+from metamirror.data.installing.layouts import class_folders, split_folders
 
 ARCHIVE = Download(
     "CUB_200_2011.tgz",

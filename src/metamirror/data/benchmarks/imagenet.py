@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from metamirror.data.benchmarks.benchmark import Benchmark
-from metamirror.data.benchmarks.layouts import split_folders, split_lists
-from metamirror.data.benchmarks.pickled_splits import split_images_and_labels, split_pickles
+from metamirror.data.installing.layouts import split_folders, split_lists
+from metamirror.data.installing.pickled_splits import split_images_and_labels, split_pickles
 
 LICENCE = "research only: ImageNet's terms, non-commercial, not to be passed on"
 

@@ -10,9 +10,9 @@ from typing import Literal
 import numpy as np
 
 from metamirror.data.benchmarks.benchmark import Benchmark, Download
-from metamirror.data.benchmarks.layouts import Found, Members, picture_names
 from metamirror.data.image_set import ImageClass, with_quarter_turns
-from metamirror.data.reading.archive import Source
+from metamirror.data.installing.layouts import Found, Members, picture_names
+from metamirror.data.readers.archive import Source
 
 PLACE = re.compile(r"images_(background|evaluation)/([^/]+)/(character\d+)/[^/]+$")
 ADDRESS = "https://raw.githubusercontent.com/brendenlake/omniglot/master/python/"

@@ -9,8 +9,8 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
+from metamirror.data.addressing import SPLITS
 from metamirror.data.glyphs.faces import FACES, bitmap, characters, shows
-from metamirror.data.random import SPLITS
 
 MIN_FACES = 4
 

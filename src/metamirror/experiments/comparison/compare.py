@@ -7,10 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from metamirror.console import say, warn
 from metamirror.data import ImageTasks
-from metamirror.device import choose_device
 from metamirror.experiments.comparison import search as searching
-from metamirror.experiments.comparison.board import Board
 from metamirror.experiments.comparison.entries import BASELINE
 from metamirror.experiments.comparison.grid import Cell, Rates, open_streams, refuse_others
 from metamirror.experiments.comparison.jobs import (
@@ -22,16 +21,17 @@ from metamirror.experiments.comparison.jobs import (
     read_record,
     write_record,
 )
+from metamirror.experiments.comparison.local_pool import Pool
 from metamirror.experiments.comparison.plan import Grid, Row, Wanted, jobs_of, make_grid, make_rows
-from metamirror.experiments.comparison.pool import Pool
 from metamirror.experiments.comparison.protocol import make_protocol
-from metamirror.experiments.comparison.rows import failures, make_table
 from metamirror.experiments.comparison.search import Search
-from metamirror.files import write_atomically, write_json
-from metamirror.interrupts import InterruptedRun
-from metamirror.progress import say, warn
+from metamirror.experiments.comparison.status_board import Board
+from metamirror.experiments.comparison.table import failures, make_table
 from metamirror.report import tables
-from metamirror.run_folder import held
+from metamirror.storage.atomic import write_atomically, write_json
+from metamirror.training.device import choose_device
+from metamirror.training.interrupts import InterruptedRun
+from metamirror.training.run_folder import held
 
 LOCK = ".compare.lock"
 

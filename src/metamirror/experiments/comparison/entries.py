@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from metamirror.config import RunConfig
 from metamirror.methods import METHODS, find_method
+from metamirror.training.config import RunConfig
 
 Kind = Literal["method", "control"]
 Recipes = Literal["common", "authors"]

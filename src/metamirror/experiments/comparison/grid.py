@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from metamirror.build import build_stream
-from metamirror.config import RunConfig, difference, load_config
+from metamirror.core.option_spec import convert
 from metamirror.data import TaskStream
 from metamirror.experiments.comparison.entries import Entry, file_name
-from metamirror.options import convert
-from metamirror.run_folder import MAY_DIFFER
+from metamirror.training.config import RunConfig, difference, load_config
+from metamirror.training.factory import build_stream
+from metamirror.training.run_folder import MAY_DIFFER
 
 Value = TypeVar("Value", int, float)
 SPLITS = ("train", "val", "test")

@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from metamirror.evaluate import read_tasks
-from metamirror.files import read_json, write_json
+from metamirror.storage.atomic import read_json, write_json
+from metamirror.training.evaluate import read_tasks
 
 RECORDS = "records"
 Work = Literal["run", "nearest mean of pixels", "nearest mean of features"]

@@ -8,12 +8,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from metamirror.core.learner import Learner
+from metamirror.core.tasks import Batch, Task
 from metamirror.data import TaskStream
-from metamirror.device import place
-from metamirror.evaluate import TaskResult
-from metamirror.learner import Learner
 from metamirror.models import head_of
-from metamirror.types import Batch, Task
+from metamirror.training.device import place
+from metamirror.training.evaluate import TaskResult
 
 Represent = Callable[[Task], tuple[Tensor, Tensor]]
 """A task's support and query examples as vectors."""

@@ -8,8 +8,6 @@ from typing import Any
 
 import torch
 
-from metamirror.build import build_model, extra_parameters
-from metamirror.config import RunConfig
 from metamirror.data import TaskStream
 from metamirror.experiments.comparison.entries import (
     BASELINE,
@@ -27,6 +25,8 @@ from metamirror.experiments.comparison.grid import (
 )
 from metamirror.experiments.comparison.jobs import Job
 from metamirror.methods import METHODS, find_method
+from metamirror.training.config import RunConfig
+from metamirror.training.factory import build_model, extra_parameters
 
 PUBLISHED_ON, PUBLISHED_WAYS = "mini-imagenet", 5
 """What the paper's Table 1 is about."""

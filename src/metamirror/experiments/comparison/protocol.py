@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from metamirror.config import RunConfig
 from metamirror.data import ImageTasks, TaskStream
 from metamirror.experiments.comparison.grid import SPLITS, Cell
 from metamirror.experiments.comparison.plan import Grid
+from metamirror.training.config import RunConfig
 
 OF_A_ROW = ("method", "shots", "seed", "lr")
 """Settings that differ between runs by design."""

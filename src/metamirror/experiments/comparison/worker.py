@@ -21,11 +21,18 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import metamirror as mm
-from metamirror.allocator import tune_allocator
-from metamirror.build import build_stream, use_precision
-from metamirror.config import parse_config
-from metamirror.device import choose_device
-from metamirror.evaluate import (
+from metamirror.experiments.comparison.jobs import Job, Place, Record, failed, log_file
+from metamirror.experiments.comparison.nearest_mean import (
+    Represent,
+    features_of,
+    judge_nearest_mean,
+    pixels,
+)
+from metamirror.parallel.allocator import tune_allocator
+from metamirror.storage.atomic import to_json
+from metamirror.training.config import parse_config
+from metamirror.training.device import choose_device
+from metamirror.training.evaluate import (
     FOLDER,
     TaskResult,
     evaluate_run,
@@ -34,15 +41,8 @@ from metamirror.evaluate import (
     summary,
     write_tasks,
 )
-from metamirror.experiments.comparison.jobs import Job, Place, Record, failed, log_file
-from metamirror.experiments.comparison.nearest_mean import (
-    Represent,
-    features_of,
-    judge_nearest_mean,
-    pixels,
-)
-from metamirror.files import to_json
-from metamirror.train import train
+from metamirror.training.factory import build_stream, use_precision
+from metamirror.training.train import train
 
 CONTROLS = "controls"
 

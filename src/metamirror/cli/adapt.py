@@ -1,0 +1,168 @@
+"""`metamirror adapt`, `predict` and `export`: a trained start becomes a model of one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from metamirror.console import printable, say
+from metamirror.estimators.base import FewShotEstimator, picture_shape
+from metamirror.estimators.estimator import FewShotClassifier
+from metamirror.estimators.export import Format
+from metamirror.estimators.export import export as export_model
+from metamirror.estimators.inputs.folder import labelled_pictures
+from metamirror.estimators.model_file import read as read_model
+from metamirror.estimators.starts import shipped_names
+from metamirror.storage.atomic import to_json
+
+Model = Annotated[Path, tyro.conf.Positional]
+Images = Annotated[
+    tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGE [IMAGE ...]")
+]
+
+
+def adapt(
+    run: Annotated[str, tyro.conf.Positional],
+    support: Path,
+    out: Path,
+    steps: int | None = None,
+    lr: float | None = None,
+    early_stopping: bool = False,
+    calibrate: bool = False,
+    invert: bool = False,
+    ink: bool = False,
+    seed: int | None = None,
+    device: str = "auto",
+    json: bool = False,
+) -> None:
+    """Adapts a trained start to labelled pictures and writes the adapted model, one file.
+
+    Args:
+        run: a shipped start, such as glyphs-blockiaf; a run folder; or a folder of metamirror.save.
+        support: a folder with one sub-folder of pictures for each class.
+        out: the file of the adapted model.
+        steps: inner steps, if other than in training.
+        lr: inner step size, if other than in training.
+        early_stopping: stop once the loss of the pictures stops falling.
+        calibrate: fit a temperature on held-out pictures; needs two of each class.
+        invert: exchange dark and light, as for dark ink on white paper with a glyphs start.
+        ink: look for what is drawn, on light or dark ground, and bring it to a letter's size and
+            place, as the playground does.
+        seed: of the method's own noise, where it has any.
+        device: auto (CUDA, MPS or CPU, in this order), or one of them.
+        json: print one JSON document.
+    """
+    _check_target(out)
+    pictures, labels = labelled_pictures(support)
+    classifier = FewShotClassifier(
+        run,
+        steps=steps,
+        lr=lr,
+        early_stopping=early_stopping,
+        calibrate=calibrate,
+        invert=invert,
+        ink=ink,
+        device=device,
+        random_state=seed,
+    ).fit(pictures, labels)
+    if not invert and run in shipped_names() and float(classifier.support_.x.median()) > 0.5:
+        say(
+            f"note: the ground of these pictures is light, and {run} knows light ink on a dark "
+            f"ground: --invert exchanges them, --ink also brings drawings to a letter's size"
+        )
+    classifier.save(out)
+    classes = classifier.classes_.tolist()
+    if json:
+        facts = {
+            "model": str(out),
+            "start": run,
+            "classes": classes,
+            "examples": {label: labels.count(label) for label in classes},
+            "steps": classifier.n_steps_,
+            "losses": classifier.losses_,
+            "seconds": classifier.adaptation_seconds_,
+            "temperature": classifier.temperature_,
+        }
+        print(to_json(facts))
+        return
+    print(
+        f"{len(pictures)} pictures of {len(classes)} classes ({printable(', '.join(classes))}): "
+        f"{classifier.n_steps_} steps in {1000 * classifier.adaptation_seconds_:.0f} ms, loss "
+        f"{classifier.losses_[0]:.3f} -> {classifier.losses_[-1]:.3f}"
+    )
+    print(f"written: {out}; next: metamirror predict {out} IMAGE")
+
+
+def predict(model: Model, images: Images, json: bool = False) -> None:
+    """Says to which class each picture belongs, and how probable that is.
+
+    Args:
+        model: a file that metamirror adapt, or save in Python, wrote.
+        images: png, jpeg, webp or bmp files.
+        json: print one JSON document.
+    """
+    estimator = read_model(model)
+    if not images:
+        raise ValueError("which pictures? Give one or more files after the model")
+    if picture_shape(estimator.learner_.model) is None:
+        raise ValueError(f"{model} does not take pictures: load it in Python and call predict")
+    rows = _predictions(estimator, images)
+    if json:
+        classes = getattr(estimator, "classes_", None)
+        about = {} if classes is None else {"classes": classes.tolist()}
+        print(to_json({"model": str(model), **about, "predictions": rows}))
+        return
+    for row in rows:
+        if "label" in row:
+            said = f"{row['label']} ({max(row['probabilities']):.1%})"
+        else:
+            said = ", ".join(f"{value:g}" for value in row["values"])
+        print(printable(f"{row['image']}: {said}"))
+
+
+def export(
+    model: Model, out: Path, format: Annotated[Format, tyro.conf.arg(name="format")] = "onnx"
+) -> None:
+    """Writes an adapted model for other programs: ONNX, or torch's exported program (.pt2).
+
+    Args:
+        model: a file that metamirror adapt, or save in Python, wrote.
+        out: the file.
+        format: onnx (needs the extra: pip install 'metamirror[export]') or torch.
+    """
+    _check_target(out)
+    export_model(read_model(model), out, format)
+    print(f"written: {out}, {out.stat().st_size:,} bytes")
+
+
+def _predictions(estimator: FewShotEstimator, images: tuple[Path, ...]) -> list[dict[str, Any]]:
+    if isinstance(estimator, FewShotClassifier):
+        probabilities = estimator.predict_proba(list(images))
+        labels = estimator.classes_[probabilities.argmax(1)].tolist()
+        return [
+            {"image": str(image), "label": label, "probabilities": row.tolist()}
+            for image, label, row in zip(images, labels, probabilities, strict=True)
+        ]
+    values = estimator.predict(list(images)).reshape(len(images), -1)
+    return [
+        {"image": str(image), "values": row.tolist()}
+        for image, row in zip(images, values, strict=True)
+    ]
+
+
+def _check_target(out: Path) -> None:
+    """Before the work, not after it."""
+    if out.is_dir():
+        raise ValueError(f"{out} is a folder: give the name of a file with --out")
+    if not out.absolute().parent.is_dir():
+        raise ValueError(f"there is no folder {out.absolute().parent}: make it, or choose another")
+
+
+ADAPT_COMMANDS: dict[str, Callable[..., None]] = {
+    "adapt": adapt,
+    "predict": predict,
+    "export": export,
+}

@@ -1,0 +1,241 @@
+"""`metamirror data ...`: list, add, check, show."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from metamirror.data import BENCHMARKS, ImageTasks, open_images, tasks
+from metamirror.data.addressing import SPLITS
+from metamirror.data.installing.install import add as install
+from metamirror.data.installing.install import differences, download
+from metamirror.data.own_folder import FOLDER_SIZE
+from metamirror.data.registry import check_size, folder_name, open_folder, open_glyphs
+from metamirror.data.store import DamagedSet, Store, data_home
+from metamirror.report.figures.task import draw_task
+from metamirror.storage.atomic import to_json
+
+Name = Annotated[str, tyro.conf.Positional]
+
+
+def list_data(json: bool = False, data_dir: Path | None = None) -> None:
+    """Lists the data sets: what they are, their licence, and whether they are installed.
+
+    Args:
+        json: print one JSON document instead of a table.
+        data_dir: where installed data live; by default $METAMIRROR_HOME or the user's data folder.
+    """
+    store = Store(data_home(data_dir))
+    rows = [
+        _row("sinusoid", "regression of sine curves (Finn et al., 2017)", "-", "built in"),
+        _row(
+            "glyphs",
+            "letters of many scripts, from matplotlib's fonts",
+            "Bitstream Vera",
+            "built in",
+        ),
+        *(
+            _row(b.name, b.title, b.licence, "no")
+            | {"source": b.source, "md5": dict(b.md5) or "unknown"}
+            | _installed(store, b.name)
+            for b in BENCHMARKS.values()
+        ),
+        _row("folder:PATH", "pictures of your own", "yours", "-"),
+    ]
+    if json:
+        print(to_json({"data_dir": str(store.root), "data": rows}))
+        return
+    table = Table(title=f"Installed data live in {store.root}")
+    for column in ("name", "installed", "classes", "what", "licence"):
+        table.add_column(column, overflow="fold", no_wrap=column in ("name", "classes"))
+    for row in rows:
+        counts = row.get("classes")
+        table.add_row(
+            row["name"],
+            row["installed"],
+            "/".join(map(str, counts.values())) if counts else "",
+            row["title"],
+            row["licence"].partition(":")[0],
+        )
+    Console().print(table)
+    print("Classes: train/val/test. Where each is to be had, and on which terms: --json")
+    print("Next: metamirror data add NAME --download, or --from PATH where you have it already")
+
+
+def add_data(
+    name: Name,
+    source: Annotated[Path | None, tyro.conf.arg(name="from")] = None,
+    download: bool = False,
+    skip_bad: bool = False,
+    image_size: int | None = None,
+    data_dir: Path | None = None,
+) -> None:
+    """Installs a data set, from files that you have or from its official address.
+
+    Args:
+        name: the data set; folder:PATH converts pictures of your own ahead of their first use.
+        source: a folder, zip or tar that holds it.
+        download: fetch it, where there is a stable official address.
+        skip_bad: leave out pictures that cannot be read, and count them.
+        image_size: height and width to convert to as well, if other than the data set's own.
+        data_dir: where installed data live.
+    """
+    store = Store(data_home(data_dir))
+    if name.startswith("folder:"):
+        if source is not None or download:
+            raise ValueError(f"{name} says where it is: leave out --from and --download")
+        open_folder(name, store, image_size=image_size, skip_bad=skip_bad)
+        print(_summary(name, store.facts(f"{folder_name(name)}@{image_size or FOLDER_SIZE}")))
+        return
+    check_size(image_size)
+    remarks = _install(name, source, store, fetch=download, skip_bad=skip_bad)
+    if image_size is not None:
+        open_images(name, image_size=image_size, data_dir=data_dir)
+    for remark in remarks:
+        print(f"note: {remark}", file=sys.stderr)
+    print(_summary(name, store.facts(name)) + f"; in {store.root}")
+    print(f"licence: {BENCHMARKS[name].licence}")
+    print(f"next: metamirror data show {name}, or metamirror train --method maml --data {name}")
+
+
+def check_data(name: Name, json: bool = False, data_dir: Path | None = None) -> None:
+    """Compares every byte of an installed data set with its checksum, and its counts.
+
+    Args:
+        name: the data set.
+        json: print one JSON document.
+        data_dir: where installed data live.
+    """
+    store = Store(data_home(data_dir))
+    if name == "glyphs":
+        open_glyphs(store)
+    elif not name.startswith("folder:") and name not in BENCHMARKS:
+        raise ValueError(f"there is nothing to check for {name!r}; choose from {_known()}")
+    key = folder_name(name) if name.startswith("folder:") else name
+    # Other sizes that were made from it are checked as well.
+    found = [n for n in store.names() if n == key or n.startswith(f"{key}@")]
+    if not found:
+        raise ValueError(f"{name} is not installed in {store.root}: metamirror data add {name}")
+    checked = [store.check(n) for n in found]
+    remarks = differences(BENCHMARKS[name], checked[0]) if name in BENCHMARKS else []
+    if json:
+        sizes = [facts["shape"][2] for facts in checked]
+        facts = {"name": name, "intact": True, **_facts(checked[0]), "sizes": sizes}
+        print(to_json({**facts, "remarks": remarks}))
+        return
+    for remark in remarks:
+        print(f"note: {remark}", file=sys.stderr)
+    for facts in checked:
+        print(f"intact: {_summary(name, facts)}")
+
+
+def show_data(
+    name: Name,
+    out: Path = Path("task.png"),
+    split: str = "train",
+    ways: int = 5,
+    shots: int = 1,
+    queries: int = 3,
+    image_size: int | None = None,
+    seed: int = 0,
+    step: int = 0,
+    data_dir: Path | None = None,
+) -> None:
+    """Draws a sample task: support above, query below.
+
+    Args:
+        name: the data set.
+        out: the picture.
+        split: train, val or test.
+        ways: classes of the task.
+        shots: support pictures of each class.
+        queries: query pictures of each class.
+        image_size: height and width, if other than stored.
+        seed: of the draw.
+        step: which task of that seed.
+        data_dir: where installed data live.
+    """
+    stream = tasks(
+        name, split, ways=ways, shots=shots, queries=queries, seed=seed, batch=1,
+        image_size=image_size, data_dir=data_dir,
+    )  # fmt: skip
+    if not isinstance(stream, ImageTasks):
+        raise ValueError(f"{name} has no pictures to show")
+    draw_task(stream.task(step, 0), stream.names(step, 0), out)
+    print(f"picture: {out}")
+
+
+def _install(
+    name: str, source: Path | None, store: Store, *, fetch: bool, skip_bad: bool
+) -> list[str]:
+    if name not in BENCHMARKS:
+        built_in = ": it is built in" if name in ("glyphs", "sinusoid") else ""
+        raise ValueError(f"{name!r} cannot be added{built_in}; choose from {_known()}")
+    benchmark = BENCHMARKS[name]
+    if fetch and source is not None:
+        raise ValueError("give either --from or --download, not both")
+    if fetch:
+        return download(benchmark, store, skip_bad=skip_bad)
+    if source is None:
+        how = "--download, or " if benchmark.downloads else ""
+        raise ValueError(
+            f"where is {name}? Give {how}--from PATH ({benchmark.forms}). To be had from: "
+            f"{benchmark.source}"
+        )
+    return install(benchmark, source, store, skip_bad=skip_bad)
+
+
+def _known() -> str:
+    return ", ".join(BENCHMARKS)
+
+
+def _row(name: str, title: str, licence: str, installed: str) -> dict[str, Any]:
+    return {"name": name, "title": title, "licence": licence, "installed": installed}
+
+
+def _installed(store: Store, name: str) -> dict[str, Any]:
+    if not store.holds(name):
+        return {}
+    try:
+        return {"installed": "yes", **_facts(store.facts(name))}
+    except DamagedSet:
+        return {"installed": "damaged"}
+
+
+def _facts(facts: dict[str, Any]) -> dict[str, Any]:
+    counts = Counter(c["split"] for c in facts["classes"])
+    return {
+        "classes": {split: counts[split] for split in SPLITS},
+        "pictures": facts["shape"][0],
+        "shape": facts["shape"][1:],
+        "left_out": facts["left_out"],
+        "sha256": facts["sha256"],
+    }
+
+
+def _summary(name: str, facts: dict[str, Any]) -> str:
+    found = _facts(facts)
+    counts, (channels, height, width) = found["classes"], found["shape"]
+    sizes = sorted({c["count"] for c in facts["classes"]})
+    each = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
+    left_out = f", {found['left_out']} left out" if found["left_out"] else ""
+    return (
+        f"{name}: {sum(counts.values()):,} classes ({'/'.join(map(str, counts.values()))} for "
+        f"train/val/test) x {each} pictures = {found['pictures']:,}, {height}x{width}x{channels}"
+        f"{left_out}"
+    )
+
+
+DATA_COMMANDS: dict[str, Callable[..., None]] = {
+    "list": list_data,
+    "add": add_data,
+    "check": check_data,
+    "show": show_data,
+}

@@ -1,0 +1,84 @@
+"""`metamirror convergence` and `metamirror report`: what runs on disk have to tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from metamirror.experiments.convergence import convergence as measure_convergence
+from metamirror.report.figures.convergence import NAME, describe_convergence
+from metamirror.report.page import write_report
+from metamirror.storage.atomic import to_json
+
+Runs = Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN [RUN ...]")]
+
+
+def convergence(
+    runs: Runs,
+    out: Path,
+    tasks: int = 1000,
+    steps: int | None = None,
+    split: str = "test",
+    which: Literal["best", "last"] = "best",
+    device: str = "auto",
+    data_dir: Path | None = None,
+    json: bool = False,
+) -> None:
+    """Draws the paper's figure: support loss, gradient norm and accuracy against the inner step k.
+
+    All runs adapt to the same new tasks. Runs that differ in their seed alone are one curve. Where
+    a run of maml is among them: whether the loss at k = 0 is lower than MAML's, whether gradient
+    norms are comparable, and in how many steps MAML's last support loss is reached.
+
+    Args:
+        runs: run folders, on the same data with the same ways and shots.
+        out: the folder that convergence.svg, .png, .csv and .json go to.
+        tasks: how many tasks.
+        steps: the last k; by default twice the K of training.
+        split: train, val or test.
+        which: the learner with the best validation score, or the last one.
+        device: auto (CUDA, MPS or CPU, in this order), or one of them.
+        data_dir: where the data are, if not in the usual place.
+        json: print one JSON document.
+    """
+    found = measure_convergence(
+        runs,
+        out,
+        tasks=tasks,
+        steps=steps,
+        split=split,
+        which=which,
+        device=device,
+        data_dir=data_dir,
+    )
+    if json:
+        print(to_json(found))
+        return
+    for line in describe_convergence(found):
+        print(line)
+    print(f"figure: {out / NAME}.svg and .png; numbers: {NAME}.csv and .json beside it")
+
+
+def report(
+    folder: Annotated[Path, tyro.conf.Positional],
+    inspect_seconds: float = 60.0,
+    data_dir: Path | None = None,
+) -> None:
+    """Writes one self-contained HTML page, report.html, from a folder of runs.
+
+    It shows the table of a comparison, learning curves, convergence.json and cost.json where they
+    are, the geometry that was learned and every configuration. Runs that are unfinished or damaged
+    are named.
+
+    Args:
+        folder: of the runs; the page goes into it.
+        inspect_seconds: how long the learned geometries may be looked at; 0 for not at all.
+        data_dir: where the data are, if not in the usual place.
+    """
+    print(f"written: {write_report(folder, inspect_seconds=inspect_seconds, data_dir=data_dir)}")
+
+
+REPORT_COMMANDS: dict[str, Callable[..., None]] = {"convergence": convergence, "report": report}

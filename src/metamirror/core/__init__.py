@@ -1,0 +1,1 @@
+"""The inner loop and its exchangeable parts."""

@@ -1,0 +1,136 @@
+"""The one inner loop. Every method of this library runs through `descend`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from metamirror.core.geometry import Geometry, State
+from metamirror.core.rematerialise import recomputed
+from metamirror.core.tasks import Params
+
+Order = Literal["second", "first", "none"]
+"""How much of an inner step the outer level differentiates: all, all but the gradient, nothing."""
+
+LowerLevel = Callable[[Params, Params], tuple[Tensor, Tensor]]
+"""phi, phi^(0) -> (what is descended: loss plus prior, the loss alone)."""
+
+
+@dataclass(frozen=True)
+class Path:
+    """What an adaptation went through.
+
+    `losses[k]` and `grad_norms[k]` belong to the point before step k+1, k = 0..K-1. `states` and
+    `points` (the same in primal variables) run from 0 to K where they were kept, and hold only
+    the last entry otherwise.
+    """
+
+    losses: Tensor
+    grad_norms: Tensor
+    states: tuple[State, ...]
+    points: tuple[Params, ...]
+
+    @property
+    def phi(self) -> Params:
+        """The adapted parameters, phi^(K)."""
+        return self.points[-1]
+
+
+def descend(
+    lower: LowerLevel,
+    geometry: Geometry,
+    state: State,
+    *,
+    steps: int,
+    lr: float,
+    order: Order = "second",
+    inside_vmap: bool = False,
+    keep: bool = False,
+    phi0: Params | None = None,
+    recompute_through: Sequence[Tensor] | None = None,
+) -> Path:
+    """K steps of z <- z - alpha * direction(grad L(primal(z))).
+
+    Args:
+        lower: what the inner level minimises.
+        geometry: how a gradient becomes an update.
+        state: where to start, from `geometry.begin`.
+        steps: K.
+        lr: alpha.
+        order: "second" keeps the whole graph; "first" treats each gradient as a constant;
+            "none" keeps no graph at all, so that memory does not grow with K.
+        inside_vmap: differentiate with `torch.func`, the only way under `torch.func.vmap`.
+        keep: keep every state and point, not only the last.
+        phi0: the prior's centre, where there is one.
+        recompute_through: at second order, build each step's graph anew when it is needed; the
+            meta-learned leaves that a step uses.
+    """
+    losses: list[Tensor] = []
+    norms: list[Tensor] = []
+    states: list[State] = []
+    points: list[Params] = []
+
+    def step(state: State, phi0: Params) -> tuple[State, Params, Tensor, Tensor]:
+        phi = geometry.primal(state)
+        loss, grad = _loss_and_gradient(lower, phi, phi0, order, inside_vmap)
+        return geometry.step(state, grad, lr), phi, loss.detach(), global_norm(grad)
+
+    with torch.set_grad_enabled(order != "none"):
+        centre = phi0 or {}
+        for _ in range(steps):
+            before = state
+            if recompute_through is None or order != "second":
+                state, phi, loss, norm = step(before, centre)
+            else:
+                state, phi, loss, norm = recomputed(step, before, centre, through=recompute_through)
+            losses.append(loss)
+            norms.append(norm)
+            if keep:
+                states.append(before)
+                points.append(phi)
+        phi = geometry.primal(state)
+    states.append(state)
+    points.append(phi)
+    empty = next(iter(phi.values())).new_zeros(0)
+    return Path(
+        losses=torch.stack(losses) if losses else empty,
+        grad_norms=torch.stack(norms) if norms else empty,
+        states=tuple(states),
+        points=tuple(points),
+    )
+
+
+def _loss_and_gradient(
+    lower: LowerLevel, phi: Params, phi0: Params, order: Order, inside_vmap: bool
+) -> tuple[Tensor, Params]:
+    if inside_vmap:
+        grad, (_, loss) = torch.func.grad_and_value(lower, has_aux=True)(phi, phi0)
+        return loss, grad if order == "second" else {n: g.detach() for n, g in grad.items()}
+    # At second order phi may carry a graph, and the gradient must stay connected to it; in every
+    # other case, and where the graph is recomputed later, a fresh leaf lets each step's graph be
+    # freed at once.
+    second = order == "second" and torch.is_grad_enabled()
+    phi = {
+        name: p if second and p.requires_grad else p.detach().requires_grad_()
+        for name, p in phi.items()
+    }
+    with torch.enable_grad():
+        total, loss = lower(phi, phi0)
+        grads = torch.autograd.grad(
+            total,
+            tuple(phi.values()),
+            create_graph=second,
+            materialize_grads=True,
+        )
+    return loss, dict(zip(phi, grads, strict=True))
+
+
+def global_norm(tensors: Params) -> Tensor:
+    """The Euclidean norm of all tensors taken as one vector, outside the graph."""
+    norms = [torch.linalg.vector_norm(t.detach()) for t in tensors.values()]
+    norm: Tensor = torch.linalg.vector_norm(torch.stack(norms))
+    return norm

@@ -1,0 +1,1 @@
+"""Published archives, turned into stored image sets."""

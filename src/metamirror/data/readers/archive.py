@@ -1,0 +1,221 @@
+"""One view of a folder, a zip, a tar or a single file: names and bytes, nothing unpacked to disk.
+
+What comes from outside is read with suspicion. An entry that would climb out of its archive, a
+link, a device, a name that stands twice, an entry that is larger than it should be: each is refused
+with the archive, the entry and the way out, and so is an archive that was cut short.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from metamirror.data.readers.packed import LIMIT, MAX_ENTRIES, Packed, Tar, Zip, bounded, visible
+
+_SUFFIXES = re.compile(r"\.(zip|tar|tgz|tbz2?|txz|tar\.(gz|bz2|xz))$", re.IGNORECASE)
+
+
+class Source:
+    """The files of a folder, of an archive, or of a folder that holds archives.
+
+    An archive that lies directly in a folder is looked into, one level deep; its entries are called
+    `archive.zip/inner/name`. Archives are opened when they are first asked for.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> _ = (folder / "labels.csv").write_text("filename,label")
+    >>> with open_source(folder) as source:
+    ...     source.names, source.read("labels.csv")
+    (['labels.csv'], b'filename,label')
+
+    Attributes:
+        path: what was opened.
+        files: the files on disk that hold everything, for checksums.
+    """
+
+    def __init__(self, path: Path, plain: dict[str, Path], packed: dict[str, Packed]):
+        self.path = path
+        self._plain, self._packed = plain, packed
+        self.files: list[Path] = sorted([*plain.values(), *(part.path for part in packed.values())])
+
+    @cached_property
+    def names(self) -> list[str]:
+        """All names, sorted. A compressed tar is decompressed once for this, and thereby checked.
+
+        Raises:
+            ValueError: an archive is damaged, holds something unsafe, or nothing at all.
+        """
+        names = list(self._plain)
+        for prefix, part in self._packed.items():
+            names += [prefix + name for name in part.names]
+        for name in names:
+            try:
+                name.encode()
+            except UnicodeEncodeError as error:
+                raise ValueError(
+                    f"the name {name!r} in {self.path} is not UTF-8; rename that file"
+                ) from error
+        return sorted(names)
+
+    def read(self, name: str, limit: int = LIMIT) -> bytes:
+        """The bytes of one file. In a compressed tar this may be slow: see `read_many`.
+
+        Args:
+            name: one of `names`.
+            limit: the most bytes it may have. Those that arrive count, not those announced.
+        """
+        return next(self.read_many([name], limit))[1]
+
+    def read_many(
+        self, names: Iterable[str], limit: int = LIMIT, *, tolerant: bool = False
+    ) -> Iterator[tuple[str, bytes]]:
+        """Each of some files once, in the order in which the archives hold them.
+
+        A compressed tar has to be decompressed from its beginning to reach an entry, so that 12,000
+        calls of `read` in any order would take hours where this takes one pass.
+
+        Args:
+            names: some of `names`, in any order.
+            limit: the most bytes that one of them may have.
+            tolerant: whether a damaged entry of a zip comes without its bytes, and is no error.
+        """
+        wanted: dict[str, set[str]] = {prefix: set() for prefix in self._packed}
+        plain = set()
+        for name in names:
+            if name in self._plain:
+                plain.add(name)
+            else:
+                prefix, inner = self._place(name)
+                wanted[prefix].add(inner)
+        return self._read(sorted(plain), wanted, limit, tolerant)
+
+    def _read(
+        self, plain: Sequence[str], wanted: dict[str, set[str]], limit: int, tolerant: bool
+    ) -> Iterator[tuple[str, bytes]]:
+        for name in plain:
+            with self._plain[name].open("rb") as file:
+                yield name, bounded(file, limit, f"{name} in {self.path}")
+        for prefix, inner in wanted.items():
+            if inner:
+                for name, data in self._packed[prefix].read(inner, limit, tolerant=tolerant):
+                    yield prefix + name, data
+
+    def _place(self, name: str) -> tuple[str, str]:
+        for prefix, part in self._packed.items():
+            if name.startswith(prefix) and name[len(prefix) :] in part.names:
+                return prefix, name[len(prefix) :]
+        some = ", ".join(repr(known) for known in self.names[:3])
+        raise ValueError(
+            f"{self.path} holds no {name!r}; it holds {len(self.names):,} files, such as {some}"
+        )
+
+    def close(self) -> None:
+        """Closes the archives. One that is asked again is opened again."""
+        for part in self._packed.values():
+            part.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def open_source(path: Path, *, look_into_archives: bool = True) -> Source:
+    """A view of a folder, a zip, a tar (plain, gz, bz2, xz) or a single file, by its suffix.
+
+    Hidden files, `__MACOSX` and directories are left out. Symbolic links inside a folder are
+    followed as long as they stay in it.
+
+    Args:
+        path: what to look at.
+        look_into_archives: whether those that lie in a folder belong to it, or are just files.
+
+    Raises:
+        ValueError: there is no such path, the folder is empty, or a link leads out of it.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise ValueError(f"there is no {path}; give a folder, a zip, a tar or a single file")
+    if not path.is_dir():
+        _check_regular(path)
+        if _is_archive(path.name):
+            return Source(path, {}, {"": _archive(path)})
+        return Source(path, {path.name: path}, {})
+    plain: dict[str, Path] = {}
+    packed: dict[str, Packed] = {}
+    for name, file in sorted(_walk(path)):
+        if look_into_archives and "/" not in name and _is_archive(name):
+            packed[name + "/"] = _archive(file)
+        else:
+            plain[name] = file
+    if not plain and not packed:
+        raise ValueError(f"{path} is empty; give a folder that holds files, or an archive")
+    return Source(path, plain, packed)
+
+
+def _is_archive(name: str) -> bool:
+    return _SUFFIXES.search(name) is not None
+
+
+def _archive(path: Path) -> Packed:
+    return Zip(path) if path.suffix.lower() == ".zip" else Tar(path)
+
+
+def _walk(root: Path) -> Iterator[tuple[str, Path]]:
+    """Names and paths of all visible files under a folder."""
+    home = root.resolve()
+    # Each folder comes with the real folders that lead to it: a link to one of them is a circle.
+    waiting: list[tuple[str, tuple[Path, ...]]] = [("", (home,))]
+    seen = 0
+    while waiting:
+        prefix, above = waiting.pop()
+        with os.scandir(root / prefix) as entries:
+            for entry in entries:
+                seen += 1
+                if seen > MAX_ENTRIES:
+                    raise ValueError(f"{root} holds more than {MAX_ENTRIES:,} files; split it")
+                name = prefix + entry.name
+                if not visible([entry.name]):
+                    continue
+                real = _inside(home, Path(entry.path)) if entry.is_symlink() else None
+                if entry.is_dir():
+                    real = real or above[-1] / entry.name
+                    if real in above:
+                        raise ValueError(f"the link {entry.path} leads in a circle; remove it")
+                    waiting.append((name + "/", (*above, real)))
+                else:
+                    _check_regular(Path(entry.path))
+                    yield name, Path(entry.path)
+
+
+def _inside(home: Path, link: Path) -> Path:
+    try:
+        real = link.resolve(strict=True)
+    except PermissionError:
+        raise
+    except (OSError, RuntimeError) as error:  # absent, or a link to itself
+        raise ValueError(f"the link {link} leads nowhere; remove it") from error
+    if not real.is_relative_to(home):
+        raise ValueError(
+            f"the link {link} leads out of the folder, to {real}; "
+            f"put the file itself there, or give the folder it is in"
+        )
+    return real
+
+
+def _check_regular(path: Path) -> None:
+    # A pipe would be waited for and a device read for ever.
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise ValueError(f"{path} is neither a file nor a folder; remove it")

@@ -1,0 +1,53 @@
+"""Tasks by address: (seed, split, step, index) determines each of them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+
+import torch
+
+from metamirror.core.tasks import Batch, Task
+from metamirror.data.addressing import check_address, noise_seed
+
+
+class TaskStream(ABC):
+    """An endless, stateless sequence of stacks of tasks: `stream[step]` holds `batch` of them.
+
+    Nothing is drawn in order, so that resuming, distributing and comparing are exact.
+    """
+
+    example_shape: tuple[int, ...]
+    outputs: int
+    """What a model needs to know: the shape of one input, and the ways or target dimension."""
+
+    identity: str = ""
+    """A checksum of the data that tasks are drawn from; empty where they are generated."""
+
+    def __init__(self, split: str, shots: int, queries: int, seed: int, batch: int):
+        check_address(seed, split)
+        for name, value in (("shots", shots), ("queries", queries), ("batch", batch)):
+            if value < 1:
+                raise ValueError(f"{name} is {value}; it must be at least 1")
+        self.split, self.shots, self.queries = split, shots, queries
+        self.seed, self.batch = seed, batch
+
+    @abstractmethod
+    def task(self, step: int, index: int) -> Task:
+        """One task, without a task axis."""
+
+    def seeds(self, step: int) -> list[int]:
+        """Seeds of the noise that a method draws for the tasks of a step."""
+        return [noise_seed(self.seed, self.split, step, i) for i in range(self.batch)]
+
+    def __getitem__(self, step: int) -> Task:
+        return self.stack(step, range(self.batch))
+
+    def stack(self, step: int, indices: Iterable[int]) -> Task:
+        """Some tasks of a step: one rank's share, for example."""
+        tasks = [self.task(step, index) for index in indices]
+        support, query = (
+            Batch(torch.stack([b.x for b in batches]), torch.stack([b.y for b in batches]))
+            for batches in ([t.support for t in tasks], [t.query for t in tasks])
+        )
+        return Task(support, query)

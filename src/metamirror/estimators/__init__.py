@@ -1,0 +1,1 @@
+"""Few-shot estimators with scikit-learn's interface."""

@@ -1,0 +1,1 @@
+"""Images and folders, turned into arrays."""

@@ -1,0 +1,137 @@
+"""Class names of any kind, and the outputs of a network that stand for them."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from metamirror.core.tasks import Loss, loss_for
+
+
+def as_labels(y: Any, count: int) -> list[Hashable]:
+    """One label for each of `count` examples, as plain Python values where numpy has them.
+
+    >>> as_labels(np.array(["cat", "dog"]), 2)
+    ['cat', 'dog']
+    """
+    if y is None:
+        raise ValueError(
+            "requires y to be passed, but the target y is None: give a label for each example"
+        )
+    if hasattr(y, "__array__"):
+        array = y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
+        if array.ndim != 1:
+            raise ValueError(
+                f"y has shape {array.shape}; give one label for each example: y.ravel(), or "
+                f"y.argmax(1) where it holds indicators"
+            )
+        y = array.tolist()
+    if isinstance(y, str) or not isinstance(y, Sequence):
+        raise ValueError(f"y is {y!r}; give a list with one label for each example")
+    labels = [_plain(label) for label in y]
+    if len(labels) != count:
+        raise ValueError(
+            f"X has {count} examples and y has {len(labels)} labels; give one for each"
+        )
+    for i, label in enumerate(labels):
+        try:
+            hash(label)
+        except TypeError as error:
+            raise ValueError(
+                f"y[{i}] is {label!r}, which has no hash: labels are words, numbers or tuples"
+            ) from error
+        if isinstance(label, Tensor):
+            raise ValueError(
+                f"y[{i}] is a tensor of shape {tuple(label.shape)}: give one label for each example"
+            )
+        if isinstance(label, float) and not math.isfinite(label):
+            raise ValueError(f"y[{i}] is NaN or inf, which names no class: remove that example")
+    return labels
+
+
+def _plain(label: Any) -> Any:
+    """A label as Python has it. Tensors hash by identity: no two of them would be one class."""
+    single = isinstance(label, np.generic | np.ndarray | Tensor) and label.ndim == 0
+    return label.item() if single else label
+
+
+def classes_of(labels: Sequence[Hashable]) -> NDArray[Any]:
+    """The different labels, in order where they have one, else as they come.
+
+    >>> classes_of(["b", "a", "b"])
+    array(['a', 'b'], dtype='<U1')
+    """
+    found: list[Any] = list(dict.fromkeys(labels))
+    with contextlib.suppress(TypeError):
+        found = sorted(found)
+    return as_array(found)
+
+
+def as_array(labels: list[Any]) -> NDArray[Any]:
+    """Labels as numpy has them, or as objects where it would change them."""
+    kinds = {type(label) for label in labels}
+    if len(kinds) == 1 and kinds <= {str, int, float, bool}:
+        array = np.array(labels)
+        # Neither whole numbers beyond 64 bits, nor words whose last letter is zero.
+        if array.dtype.kind in "Uifb" and array.tolist() == labels:
+            return array
+    objects = np.empty(len(labels), dtype=object)
+    objects[:] = labels
+    return objects
+
+
+def check_count(classes: NDArray[Any], ways: int) -> None:
+    """Refuses tasks for which the network has too few outputs, or that are none."""
+    count = len(classes)
+    if count < 2:
+        raise ValueError(
+            f"y has one class, {classes.tolist()[0]!r}: at least 2 classes are needed to tell apart"
+        )
+    if count > ways:
+        names = ", ".join(repr(label) for label in classes.tolist()[:8])
+        raise ValueError(
+            f"y has {count} classes ({names}{', ...' if count > 8 else ''}), and this start tells "
+            f"at most {ways} apart: leave some out, or train one with metamirror train --ways "
+            f"{count}; if y is continuous, use FewShotRegressor"
+        )
+
+
+class FirstOutputs:
+    """The loss over the first outputs, those that stand for a class of the task.
+
+    The others are no part of the adaptation: neither compared with, nor pushed down.
+    """
+
+    def __init__(self, count: int, loss: Loss | None):
+        self.count = count
+        self.loss = loss
+
+    def __call__(self, output: Tensor, target: Tensor) -> Tensor:
+        return (self.loss or loss_for(target))(output[:, : self.count], target)
+
+
+def classes_to_json(classes: NDArray[Any]) -> list[Any]:
+    """Labels as a file holds them; those that would come back as something else are refused."""
+    labels: list[Any] = classes.tolist()
+    for label in labels:
+        if not isinstance(label, str | int | float | bool | None):
+            raise ValueError(
+                f"the label {label!r} is a {type(label).__name__}, which a file cannot hold: fit "
+                f"with words or numbers for labels before saving"
+            )
+    return labels
+
+
+def classes_from_json(labels: Any) -> NDArray[Any]:
+    """The inverse of `classes_to_json`, in the same order."""
+    if not isinstance(labels, list) or len(labels) < 2:
+        raise ValueError(f"its classes are {labels!r}")
+    if as_labels(labels, len(labels)) and len(set(labels)) != len(labels):
+        raise ValueError("a class is named twice")
+    return as_array(labels)

@@ -1,0 +1,60 @@
+"""Where an adaptation starts: a learner that ships with the package, one on disk, or an object."""
+
+from __future__ import annotations
+
+import copy
+import os
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from metamirror.core.learner import Learner
+from metamirror.storage import learner_file
+
+SHIPPED = Path(__file__).parents[1] / "starts"
+"""One folder for each: what `metamirror.save` wrote, and start.json, which says how it was made."""
+
+Start = str | os.PathLike[str] | Learner
+
+
+def shipped_names() -> list[str]:
+    """The starts that come with the package.
+
+    >>> "glyphs-blockiaf" in shipped_names()
+    True
+    """
+    return sorted(folder.parent.name for folder in SHIPPED.glob(f"*/{learner_file.CONFIG}"))
+
+
+def open_start(start: Start) -> Learner:
+    """A learner of one's own, normalising by the support set and drawing no noise of its layers.
+
+    Args:
+        start: a shipped start's name, a run folder, a folder that `metamirror.save` wrote, or a
+            learner. A name goes before a folder that is called the same: write ./NAME for that.
+    """
+    if isinstance(start, Learner):
+        learner = copy.deepcopy(start)
+    elif isinstance(start, str) and start in shipped_names():
+        learner = copy.deepcopy(_shipped(start))
+    elif isinstance(start, str | os.PathLike) and Path(start).is_dir():
+        learner = _load(Path(start))
+    else:
+        raise ValueError(
+            f"start is {str(start)!r}; give a shipped start ({', '.join(shipped_names())}), the "
+            f"folder of a run or of metamirror.save, or a metamirror.Learner"
+        )
+    learner.use_norm("inductive")
+    return learner.eval()
+
+
+@cache
+def _shipped(name: str) -> Learner:
+    return _load(SHIPPED / name)
+
+
+def _load(folder: Path) -> Learner:
+    # A network is built with random numbers, which those of the user's program must not notice.
+    with torch.random.fork_rng(devices=[]):
+        return learner_file.load(folder)

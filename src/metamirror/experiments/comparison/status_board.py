@@ -1,0 +1,133 @@
+"""How a comparison goes: a live table on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+from rich.console import Console
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+
+from metamirror.console import say
+from metamirror.experiments.comparison.jobs import Job, Record, log_file
+from metamirror.report.tables import plus_minus
+
+SECONDS_BETWEEN_LINES = 30.0
+SECONDS_BETWEEN_LOOKS = 1.0
+
+
+class Board:
+    """One line a job: waiting, how far it has come, its result, or why it failed.
+
+    Args:
+        title: what is being done.
+        out: the folder of the comparison.
+        jobs: all of them, in the order in which they are shown.
+        finished: records of those that were done before.
+    """
+
+    def __init__(self, title: str, out: Path, jobs: Sequence[Job], finished: dict[str, Record]):
+        self.title, self.out, self.jobs = title, out, jobs
+        self.states = {job.name: "" for job in jobs}
+        self.running: dict[str, float] = {}
+        self.durations: list[float] = []
+        for name, record in finished.items():
+            self.states[name] = outcome(record)
+        self.left = len(jobs) - len(finished)
+        self.last = time.monotonic()
+        self.live = (
+            Live(console=Console(stderr=True), auto_refresh=False) if sys.stderr.isatty() else None
+        )
+        if self.live is None and self.left:
+            before = f", {len(finished)} are finished already" if finished else ""
+            say(f"{title}: {self.left} of {len(jobs)} to do{before}")
+
+    def __enter__(self) -> Board:
+        if self.live is not None:
+            self.live.start()
+        return self
+
+    def started(self, job: Job) -> None:
+        """A job has begun."""
+        self.running[job.name] = time.monotonic()
+
+    def ended(self, job: Job, record: Record) -> None:
+        """A job is done, or has failed."""
+        self.durations.append(time.monotonic() - self.running.pop(job.name))
+        self.states[job.name] = outcome(record)
+        self.left -= 1
+        if self.live is None:
+            say(f"{job.name}: {outcome(record)} ({self._remaining()})")
+        else:
+            self._draw()
+
+    def tick(self) -> None:
+        """Some time has passed."""
+        now = time.monotonic()
+        pause = SECONDS_BETWEEN_LINES if self.live is None else SECONDS_BETWEEN_LOOKS
+        if now - self.last < pause:
+            return
+        self.last = now
+        for name in self.running:
+            self.states[name] = last_line(log_file(self.out, name)) or "starting"
+            if self.live is None:
+                say(f"{name}: {self.states[name]}")
+        self._draw()
+
+    def _remaining(self) -> str:
+        if not self.left or not self.durations:
+            return f"{self.left} left"
+        each = sum(self.durations) / len(self.durations)
+        seconds = each * self.left / max(1, len(self.running) + 1)
+        return f"{self.left} left, about {seconds / 60:.0f} min"
+
+    def _draw(self) -> None:
+        if self.live is None:
+            return
+        table = Table("run", "state", title=f"{self.title}: {self._remaining()}")
+        for name, state in sorted(self.states.items(), key=lambda one: self._place(*one)):
+            # What a process says may hold brackets, which rich would take for its own.
+            table.add_row(name, escape(state) or "waiting", style=None if state else "dim")
+        self.live.update(table, refresh=True)
+
+    def _place(self, name: str, state: str) -> int:
+        """What goes on comes first and what waits comes last: a terminal may be too low for all."""
+        if name in self.running:
+            return 0
+        return 1 if state.startswith("failed") else 2 if state else 3
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.live is not None:
+            self.live.stop()
+
+
+def outcome(record: Record) -> str:
+    """A record in a few words."""
+    if record.found is None:
+        return f"failed: {record.reason}"
+    for measure in ("accuracy", "mse"):
+        if measure in record.found:
+            found = record.found
+            return f"{measure} {plus_minus(measure, found[measure], found['ci95'])}"
+    return "done"
+
+
+def last_line(file: Path) -> str:
+    """The latest that a process has said, without reading all of it."""
+    try:
+        with file.open("rb") as log:
+            log.seek(max(0, file.stat().st_size - 500))
+            lines = log.read().decode(errors="replace").splitlines()
+    except FileNotFoundError:
+        return ""
+    return lines[-1] if lines else ""

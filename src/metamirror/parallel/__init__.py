@@ -1,0 +1,1 @@
+"""Tasks side by side in processes, and the memory they use."""

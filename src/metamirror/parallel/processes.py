@@ -1,0 +1,232 @@
+"""Processes that share the tasks of an outer step with this one, for as long as a run lasts.
+
+Threads share Python's lock, for which they wait where operations are short: with small pictures.
+Processes do not. They begin with a copy of the learner, are sent its tensors anew at every step,
+and end when this process does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import pickle
+import signal
+from collections.abc import Iterator, Sequence
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection
+from multiprocessing.util import Finalize
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from metamirror.core.outer_gradient import Gradients, Prepared, task_gradient
+from metamirror.core.task_threads import gains_by_threads, threads_per_task
+from metamirror.core.tasks import Params, Task
+from metamirror.parallel.allocator import small_pictures
+from metamirror.parallel.process_worker import (
+    STOPS,
+    arrays_of,
+    packed,
+    serve,
+    tensors_of,
+    values_of,
+)
+
+if TYPE_CHECKING:
+    from metamirror.core.learner import Learner
+
+
+class CrewError(ChildProcessError):
+    """A process of a crew that ended before its work did."""
+
+
+class Crew:
+    """One process for each share of the tasks; this one is the first of them.
+
+        with mm.Crew(learner, processes=4) as crew:
+            losses, gradient = learner.meta_gradient(tasks, crew=crew)
+
+    The result is the same, to the bit, as without a crew: a task has as many of torch's threads
+    either way. Only the values of the learner's tensors may change afterwards, as by training. A
+    script that starts a crew needs `if __name__ == "__main__":`, as Python's multiprocessing does.
+
+    Args:
+        learner: on the CPU, and such that it can be pickled.
+        processes: this one included; more than there are tasks find nothing to do.
+    """
+
+    def __init__(self, learner: Learner, processes: int):
+        if processes < 1:
+            raise ValueError(f"processes is {processes}; it must be at least 1")
+        if next(learner.parameters()).device.type != "cpu":
+            raise ValueError("a crew works on CPUs, and the learner is not on one")
+        if learner.vectorize:
+            raise ValueError("torch.func.vmap does all tasks at once: leave vectorize off")
+        self.learner = learner
+        self.processes = processes
+        self._settings = _settings(learner)
+        self._others: list[tuple[Any, Connection]] = []
+        # Also when nobody closes it, and before Python waits for its children at the end.
+        self._end = Finalize(self, _ended, (self._others,), exitpriority=0)
+        try:
+            copy = pickle.dumps(learner)
+            values_of(learner)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise ValueError(
+                f"the learner cannot be sent to another process ({error}): its classes and "
+                f"functions must stand at the top of a module; or do without a crew"
+            ) from error
+        # Spawned, not forked: what torch's threads hold at a fork is held for ever after it.
+        context = multiprocessing.get_context("spawn")
+        for _ in range(processes - 1):
+            here, there = context.Pipe()
+            process = context.Process(target=serve, args=(there, copy), daemon=True)
+            with _stops_held():
+                process.start()
+                self._others.append((process, here))
+            there.close()
+
+    def __enter__(self) -> Crew:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the other processes."""
+        self._end()
+
+    def gradients(
+        self,
+        learner: Learner,
+        tasks: Sequence[Task],
+        noise: Sequence[Params],
+        parameters: Sequence[Tensor],
+    ) -> tuple[Prepared, list[Gradients]]:
+        """What was prepared for the tasks, and what `task_gradient` gives for each, in order."""
+        if learner is not self.learner:
+            raise ValueError("this crew was made for another learner: make one for this")
+        if learner.draws_noise:
+            raise ValueError("the model draws random numbers, in the order of tasks: no crew then")
+        if len(self._others) != self.processes - 1:
+            raise CrewError("this crew has ended: make a new one")
+        now = _settings(learner)
+        if changed := [name for name, value in self._settings.items() if value != now[name]]:
+            raise ValueError(
+                f"{', '.join(changed)} changed since this crew was made: make a new one"
+            )
+        places = {id(p): i for i, p in enumerate(learner.parameters())}
+        wanted = [places[id(p)] for p in parameters]
+        shares = [range(i, len(tasks), self.processes) for i in range(self.processes)]
+        threads = threads_per_task(len(tasks))
+        try:
+            state = values_of(learner)
+            for (_, pipe), share in zip(self._others, shares[1:], strict=True):
+                own = [(packed(tasks[i]), arrays_of(noise[i])) for i in share]
+                # Whether it has died is told by the answer that does not come.
+                with contextlib.suppress(OSError):
+                    pipe.send((state, wanted, own, threads))
+            found: list[list[Gradients] | Exception] = []
+            try:
+                # Each process prepares for itself: sending would take longer.
+                prepared = Prepared(learner.prepare())
+                own_tasks = [(tasks[i], noise[i]) for i in shares[0]]
+                found.append(self._own_share(prepared, own_tasks, parameters, threads))
+            except Exception as error:
+                found.append(error)
+            found += [self._answer(i) for i in range(1, self.processes)]
+        except BaseException:
+            # Answers that nobody waits for would be taken for those of the next step.
+            self.close()
+            raise
+        each: list[Gradients] = []
+        for i in range(len(tasks)):
+            part = found[i % self.processes]
+            if isinstance(part, Exception):
+                raise part
+            each.append(part[i // self.processes])
+        return prepared, each
+
+    def _own_share(
+        self,
+        prepared: Prepared,
+        own: Sequence[tuple[Task, Params]],
+        parameters: Sequence[Tensor],
+        threads: int,
+    ) -> list[Gradients]:
+        before = torch.get_num_threads()
+        torch.set_num_threads(threads)
+        try:
+            return [
+                task_gradient(self.learner, prepared, task, noise, parameters)
+                for task, noise in own
+            ]
+        finally:
+            torch.set_num_threads(before)
+
+    def _answer(self, number: int) -> list[Gradients] | Exception:
+        process, pipe = self._others[number - 1]
+        try:
+            found = pipe.recv()
+        except (EOFError, OSError) as error:
+            process.join()
+            code = process.exitcode or 0
+            how = (
+                f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
+            )
+            hint = "; the machine may lack the memory for it" if code == -signal.SIGKILL else ""
+            raise CrewError(f"process {number} of a crew {how}{hint}") from error
+        if isinstance(found, Exception):
+            return found
+        return [[None if a is None else torch.from_numpy(a) for a in task] for task in found]
+
+
+def processes_for(learner: Learner, example_shape: Sequence[int], tasks: int) -> int:
+    """How many processes make a step on so many tasks fastest; 1 where threads are as good.
+
+    With large pictures, operations are long enough for threads, which take less memory.
+    """
+    small = small_pictures(example_shape)
+    if not small or learner.vectorize or not gains_by_threads(learner):
+        return 1
+    return max(1, min(torch.get_num_threads(), tasks))
+
+
+def _ended(others: list[tuple[Any, Connection]]) -> None:
+    while others:
+        process, pipe = others.pop()
+        process.kill()
+        process.join()
+        pipe.close()
+
+
+@contextlib.contextmanager
+def _stops_held() -> Iterator[None]:
+    """A process that is started here does not hear `STOPS` before it can ignore them."""
+    if not hasattr(signal, "pthread_sigmask"):  # as on Windows
+        yield
+        return
+    # It lets the signals through when it starts, which the first process would make it do.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _settings(learner: Learner) -> dict[str, object]:
+    """What else decides on a gradient: the other processes know it as it was at their start."""
+    names = ("steps", "lr", "first_order", "norm", "autocast", "loss", "prior", "objective")
+    return {
+        **{name: getattr(learner, name) for name in names},
+        "train or eval mode": [m.training for m in learner.modules()],
+        "a tensor's kind": [(t.dtype, t.shape, t.requires_grad) for t in tensors_of(learner)],
+    }

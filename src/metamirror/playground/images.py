@@ -1,0 +1,103 @@
+"""Drawings and picture files, made into what a start was trained on.
+
+Both the examples and what is to be recognised pass through here, so that they differ in what they
+show and not in how it was drawn: in neither place, size, pen nor paper.
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metamirror.data.readers.images import fit
+from metamirror.estimators.inputs.ink import LETTER, SMALLEST, drawn_on
+
+PEN = 2.6 / 28
+"""The thickness of a stroke: between the regular and the bold faces of `glyphs`."""
+AT_ONCE = 256
+"""Line segments that are measured at a time, so that memory does not grow with a drawing."""
+
+
+@dataclass(frozen=True)
+class Strokes:
+    """The way of a pen, stroke by stroke: points (x, y) in [0, 1], x to the right, y down."""
+
+    lines: tuple[tuple[tuple[float, float], ...], ...]
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """Bytes (height, width, channels)."""
+
+    values: NDArray[np.uint8]
+
+    def described(self) -> dict[str, Any]:
+        """As requests and answers have it.
+
+        >>> Pixels(np.zeros((1, 2, 1), np.uint8)).described()
+        {'width': 2, 'height': 1, 'channels': 1, 'pixels': 'AAA='}
+        """
+        height, width, channels = self.values.shape
+        return {
+            "width": width,
+            "height": height,
+            "channels": channels,
+            "pixels": base64.b64encode(self.values.tobytes()).decode(),
+        }
+
+
+Picture = Strokes | Pixels
+
+
+def prepare(picture: Picture, channels: int, size: int, ink: bool) -> NDArray[np.uint8]:
+    """The picture as a start takes it: (size, size, channels).
+
+    A start for ink gets it light on a dark ground, in the middle and of a letter's size; any other
+    gets the photograph as it is, or the drawing on white paper.
+
+    >>> prepare(Strokes((((0.1, 0.1), (0.2, 0.3)),)), 1, 28, ink=True).shape
+    (28, 28, 1)
+    """
+    if isinstance(picture, Strokes):
+        drawn = _draw(picture, size)
+        return drawn if ink else np.repeat(255 - drawn, channels, axis=2)
+    return drawn_on(picture.values, size) if ink else fit(picture.values, size, channels)
+
+
+def _draw(drawing: Strokes, size: int) -> NDArray[np.uint8]:
+    """Light strokes on a dark ground, as thick however large the drawing was."""
+    lines = [np.array(line, np.float32) for line in drawing.lines]
+    points = np.concatenate(lines)
+    low, high = points.min(0), points.max(0)
+    pen = PEN * size
+    # From pad to picture; what sticks out of the points is half a pen on each side.
+    scale = (LETTER * size - pen) / max(float((high - low).max()), SMALLEST)
+    lines = [(line - (low + high) / 2) * scale + size / 2 for line in lines]
+    # A single point is a line to itself: a dot.
+    begins = np.concatenate([line[: max(len(line) - 1, 1)] for line in lines])
+    ends = np.concatenate([line[min(len(line) - 1, 1) :] for line in lines])
+    # Half a pixel on each side of the edge, over which the ink fades.
+    ink = np.clip((pen + 1) / 2 - _distances(begins, ends, size), 0, 1)
+    picture: NDArray[np.uint8] = np.rint(255 * ink).astype(np.uint8)
+    return picture[..., None]
+
+
+def _distances(
+    begins: NDArray[np.float32], ends: NDArray[np.float32], size: int
+) -> NDArray[np.float32]:
+    """From the centre of each pixel to the nearest of the line segments."""
+    middles = np.arange(size, dtype=np.float32) + 0.5
+    x, y = (axis[..., None] for axis in np.meshgrid(middles, middles))
+    nearest = np.full((size, size), np.inf, np.float32)
+    for i in range(0, len(begins), AT_ONCE):
+        (x0, y0), (x1, y1) = begins[i : i + AT_ONCE].T, ends[i : i + AT_ONCE].T
+        dx, dy = x1 - x0, y1 - y0
+        length = np.maximum(dx * dx + dy * dy, 1e-6)
+        along = np.clip(((x - x0) * dx + (y - y0) * dy) / length, 0, 1)
+        squares = (x - x0 - along * dx) ** 2 + (y - y0 - along * dy) ** 2
+        np.minimum(nearest, squares.min(2), out=nearest)
+    return np.sqrt(nearest)

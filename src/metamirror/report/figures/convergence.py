@@ -1,0 +1,162 @@
+"""Convergence for people and for programs: a figure, a table of numbers, a few sentences."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from metamirror.report.figures.geometry import GREY
+from metamirror.report.styles import Style, styles_of
+from metamirror.storage.atomic import write_atomically, write_json
+
+NAME = "convergence"
+TITLES = {
+    "support_loss": "support loss",
+    "grad_norm": "norm of the support gradient in φ",
+    "accuracy": "query accuracy, %",
+    "mse": "query mean squared error",
+}
+LINEAR = ("accuracy",)
+"""Measures on a linear axis; the others fall by orders of magnitude."""
+
+
+def write_numbers(found: dict[str, Any], out: Path) -> None:
+    """Writes convergence.json and .csv."""
+    write_json(out / f"{NAME}.json", found)
+    write_atomically(out / f"{NAME}.csv", as_csv(found).encode())
+
+
+def write_figure(found: dict[str, Any], out: Path) -> None:
+    """Writes convergence.svg and .png."""
+    figure = draw(found)
+    # Text stays text, and the same numbers give the same bytes.
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": NAME}):
+        for kind, facts in (("svg", {"Date": None}), ("png", {})):
+            buffer = io.BytesIO()
+            figure.savefig(buffer, format=kind, dpi=160, metadata=facts)
+            write_atomically(out / f"{NAME}.{kind}", buffer.getvalue())
+
+
+def as_csv(found: dict[str, Any]) -> str:
+    """A line for each curve and k."""
+    text = io.StringIO()
+    columns = list(found["curves"][0]["points"][0])
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["curve", "method", "seeds", "tasks", *columns])
+    for curve in found["curves"]:
+        about = [curve["label"], curve["method"], len(curve["seeds"]), found["protocol"]["tasks"]]
+        for point in curve["points"]:
+            writer.writerow([*about, *(point[column] for column in columns)])
+    return text.getvalue()
+
+
+def draw(found: dict[str, Any]) -> Figure:
+    """Support loss, gradient norm and the query's measure against k, side by side."""
+    figure = Figure(figsize=(12, 4.1), layout="constrained")
+    curves = found["curves"]
+    styles = styles_of(curve["method"] for curve in curves)
+    measures = ("support_loss", "grad_norm", found["measure"])
+    for axes, measure in zip(figure.subplots(1, 3), measures, strict=True):
+        for curve, style in zip(curves, styles, strict=True):
+            _draw_curve(axes, curve, measure, style)
+        if measure not in LINEAR:
+            axes.set_yscale("log")
+        for k in sorted({curve["trained_steps"] for curve in curves}):
+            axes.axvline(k, color=GREY, linewidth=1, linestyle=":")
+        axes.set_title(TITLES[measure], fontsize=11)
+        axes.set_xlabel("inner step k (dotted: the K of training)", fontsize=9)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(alpha=0.2)
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    columns = min(len(labels), 5)
+    legend = figure.legend(
+        handles, labels, loc="outside lower center", ncols=columns, frameon=False
+    )
+    title = figure.suptitle(protocol_in_words(found), fontsize=9, color=GREY)
+    for text in (title, *legend.get_texts()):
+        text.set_parse_math(False)  # no mathematics in a name
+    return figure
+
+
+def _draw_curve(axes: Axes, curve: dict[str, Any], measure: str, style: Style) -> None:
+    points = [p for p in curve["points"] if math.isfinite(p[measure])]
+    k = [p["k"] for p in points]
+    mean = [p[measure] for p in points]
+    # A mean that is finite may have an interval that is not.
+    half = [h if math.isfinite(h := p[f"{measure}_ci95"]) else 0.0 for p in points]
+    axes.plot(
+        k,
+        mean,
+        label=curve["label"],
+        color=style.colour,
+        marker=style.marker,
+        markersize=4.5,
+        linewidth=1.5,
+        linestyle=(0, style.dashes) if style.dashes else "-",
+    )
+    # A logarithm has no room below zero.
+    least = 0.0 if measure in LINEAR else 0.05
+    low = [max(m - h, least * m) for m, h in zip(mean, half, strict=True)]
+    high = [m + h for m, h in zip(mean, half, strict=True)]
+    axes.fill_between(k, low, high, color=style.colour, alpha=0.15, linewidth=0)
+
+
+def protocol_in_words(found: dict[str, Any]) -> str:
+    """What decides the numbers, in a line."""
+    p = found["protocol"]
+    ways = f"{p['ways']}-way " if found["measure"] == "accuracy" else ""
+    return (
+        f"{p['data']}, {ways}{p['shots']}-shot, {p['queries']} queries, {p['norm']} normalisation, "
+        f"mean over {p['tasks']} {p['split']} tasks with 95 % intervals, k = 0..{p['steps']}"
+    )
+
+
+def describe_convergence(found: dict[str, Any]) -> list[str]:
+    """The paper's observations checked, in lines for people."""
+    reference = found["reference"]
+    lines = [protocol_in_words(found)]
+    if reference is None:
+        lines.append("no run of maml among them, so that the paper's observations are not checked")
+    for curve in found["curves"]:
+        first = curve["points"][0]
+        seeds = len(curve["seeds"])
+        name = f"{curve['label']} ({seeds} seeds)" if seeds > 1 else curve["label"]
+        words = [
+            f"at k = 0 support loss {first['support_loss']:.4g} ± "
+            f"{first['support_loss_ci95']:.2g}, gradient norm {first['grad_norm']:.4g}"
+        ]
+        if reference is not None and curve["label"] != reference:
+            words += _against(curve, found["comparable"], reference)
+        lines.append(f"{name}: {'; '.join(words)}")
+    return lines
+
+
+def _against(curve: dict[str, Any], comparable: list[float], reference: str) -> list[str]:
+    loss, norm, target = (
+        curve[key] for key in ("initial_loss", "initial_grad_norm", "reference_loss")
+    )
+    verdict = {"lower": "a lower start than", "higher": "a higher start than"}.get(
+        loss["verdict"], f"{loss['verdict']} to the start of"
+    )
+    inside = "comparable" if norm["comparable"] else "not comparable"
+    reached = (
+        f"not reached in {curve['points'][-1]['k']} steps"
+        if target["reached_at"] is None
+        else f"reached at k = {target['reached_at']}"
+    )
+    return [
+        f"{verdict} {reference} (difference {loss['difference']:+.4g}, 95 % "
+        f"{loss['low']:+.4g} to {loss['high']:+.4g})",
+        f"gradient norm {norm['ratio']:.2f} times as large, {inside} "
+        f"({comparable[0]:g} to {comparable[1]:g} counts as comparable)",
+        f"{reference}'s support loss at k = {target['k']} ({target['loss']:.4g}) {reached}",
+    ]

@@ -1,0 +1,239 @@
+"""Learners on disk: safetensors for tensors, JSON for the rest, no pickle."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from metamirror import models
+from metamirror.core.learner import Learner, check_lr
+from metamirror.core.tasks import Loss
+from metamirror.methods import make_learner
+from metamirror.storage import tensor_file
+from metamirror.storage.atomic import read_json, write_atomically, write_json
+
+FORMAT = 1
+CONFIG, TENSORS = "learner.json", "learner.safetensors"
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+"""Types in which a learner can compute."""
+COMMON = ("steps", "lr", "first_order", "norm", "vectorize")
+FIELDS = {"method", "options", "built_lr", "model", *COMMON, "prior", "loss", "frozen"}
+
+
+def tensors_of(learner: Learner) -> dict[str, Tensor]:
+    """Parameters and persistent buffers, tied ones once."""
+    named: dict[str, Tensor] = dict(learner.named_parameters())
+    persistent = set(learner.state_dict())
+    named.update((n, b) for n, b in learner.named_buffers() if n in persistent)
+    return {name: tensor.detach() for name, tensor in named.items()}
+
+
+def save(learner: Learner, folder: str | Path, *, step: int | None = None) -> None:
+    """Writes a learner made by `make_learner` into a folder, from which `load` restores it.
+
+    A prior or model of the user's own class is not written, only its tensors are: hand it to
+    `load` again.
+
+    Args:
+        learner: what is written.
+        folder: where to.
+        step: how many outer steps it has been trained for, if that is to be known.
+    """
+    write(Path(folder), describe(learner), tensors_of(learner), step)
+
+
+def write(
+    folder: Path, description: dict[str, Any], tensors: dict[str, Tensor], step: int | None
+) -> None:
+    """The two files of a learner.
+
+    In a run the description stays the same, so that replacing the tensors, which is atomic and
+    carries the step, is all that happens after the first time.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    facts = {} if step is None else {"step": step}
+    write_atomically(folder / TENSORS, tensor_file.pack(tensors, facts))
+    write_json(folder / CONFIG, description)
+
+
+def describe(learner: Learner) -> dict[str, Any]:
+    """How to build the learner again."""
+    if learner.config is None:
+        raise ValueError("only a learner made by make_learner knows how to be built again")
+    frozen = [name for name, p in learner.model.named_parameters() if not p.requires_grad]
+    if late := [name for name in frozen if name in learner.adapts]:
+        raise ValueError(
+            f"{late[0]} was frozen after the learner was built around it, and could not come back "
+            f"the same: freeze it before make_learner"
+        )
+    return {
+        "format": FORMAT,
+        **learner.config,
+        **{name: getattr(learner, name) for name in COMMON},
+        "prior": None if learner.prior is None else learner.prior.spec or "custom",
+        "loss": None if learner.loss is None else "custom",
+        "frozen": frozen,
+    }
+
+
+def step_of(path: str | Path, which: Literal["best", "last"] = "best") -> int | None:
+    """After how many outer steps a learner on disk was saved, if that was written."""
+    step: int | None = tensor_file.read(_find(Path(path), which) / TENSORS)[1].get("step")
+    return step
+
+
+def load(
+    path: str | Path,
+    *,
+    which: Literal["best", "last"] = "best",
+    model: nn.Module | None = None,
+    loss: Loss | None = None,
+    prior: Any = None,
+) -> Learner:
+    """A learner from a folder that `save` or a run wrote.
+
+    Args:
+        path: the folder.
+        which: of a run, the checkpoint with the best validation score, or the last one.
+        model: needed where the learner was built around a class of the user's own.
+        loss: needed where a loss of the user's own was given.
+        prior: needed where a prior of the user's own class was given.
+    """
+    folder = _find(Path(path), which)
+    file = folder / TENSORS
+    tensors, _ = tensor_file.read(file)
+    return restore(
+        read_json(folder / CONFIG),
+        tensors,
+        folder / CONFIG,
+        file,
+        model=model,
+        loss=loss,
+        prior=prior,
+    )
+
+
+def restore(
+    description: Any,
+    tensors: dict[str, Tensor],
+    described_in: object,
+    origin: object,
+    *,
+    model: nn.Module | None = None,
+    loss: Loss | None = None,
+    prior: Any = None,
+) -> Learner:
+    """The learner that `describe` and `tensors_of` speak of; other arguments as in `load`.
+
+    Args:
+        description: how to build it.
+        tensors: what it holds.
+        described_in: what to call the description in an error.
+        origin: what to call the tensors in an error.
+        model: see `load`.
+        loss: see `load`.
+        prior: see `load`.
+    """
+    config = checked(description, described_in)
+    for name, given in (("loss", loss), ("prior", prior)):
+        if config[name] == "custom" and given is None:
+            raise ValueError(
+                f"{described_in} was made with a {name} of the user's own: pass {name}=..."
+            )
+
+    def build(own: nn.Module, prior: Any = prior) -> Learner:
+        for name, p in own.named_parameters():
+            p.requires_grad_(name not in config["frozen"])
+        return make_learner(
+            config["method"],
+            own,
+            **{**{name: config[name] for name in COMMON}, "lr": config["built_lr"]},
+            loss=loss,
+            prior=prior if prior is not None else config["prior"],
+            **config["options"],
+        )
+
+    if model is not None:
+        learner = build(copy.deepcopy(model))
+    elif config["model"] is None:
+        raise ValueError(f"{described_in} holds a model of the user's own class: pass model=...")
+    else:
+        # What a file claims is compared with what it holds before time and memory are spent on it.
+        if any(isinstance(v, list) and len(v) > len(tensors) for v in config["model"].values()):
+            raise ValueError(f"{described_in} speaks of more layers than {origin} has tensors")
+        try:
+            with torch.device("meta"):
+                sketch = build(models.build(**config["model"]), copy.deepcopy(prior))
+        except ValueError:
+            raise
+        except Exception as error:  # there is no end to what a file can claim
+            words = str(error) or type(error).__name__
+            raise ValueError(f"{described_in} describes no learner: {words}") from error
+        check_fit(sketch, tensors, origin)
+        check_one_type(tensors, origin)
+        learner = build(models.build(**config["model"]))
+    learner.lr = check_lr(config["lr"])
+    fill(learner, tensors, origin)
+    return learner
+
+
+def checked(description: Any, origin: object) -> dict[str, Any]:
+    """A description whose fields are there, and of the right kind."""
+    if not isinstance(description, dict) or description.get("format") != FORMAT:
+        raise ValueError(f"{origin} is not a learner of format {FORMAT}")
+    if missing := FIELDS - set(description):
+        raise ValueError(f"{origin} is damaged: it lacks {sorted(missing)}")
+    kinds = {"method": str, "options": dict, "model": dict | None, "frozen": list}
+    if odd := [name for name, kind in kinds.items() if not isinstance(description[name], kind)]:
+        raise ValueError(f"{origin} is damaged: {odd[0]} is {description[odd[0]]!r}")
+    return description
+
+
+def _find(path: Path, which: str) -> Path:
+    if which not in ("best", "last"):
+        raise ValueError(f"which is {which!r}; choose 'best' or 'last'")
+    for folder in (path, path / which, path / "last"):
+        if (folder / CONFIG).is_file():
+            return folder
+    raise ValueError(f"{path} holds no learner: there is no {CONFIG} in it, nor in {path / which}")
+
+
+def check_fit(learner: Learner, stored: dict[str, Tensor], origin: object) -> None:
+    """Refuses tensors of other names or shapes than the learner's."""
+    own = tensors_of(learner)
+    if set(stored) != set(own):
+        raise ValueError(
+            f"{origin} does not fit this learner: it lacks {sorted(set(own) - set(stored))[:3]} "
+            f"and has {sorted(set(stored) - set(own))[:3]} besides"
+        )
+    for name, tensor in own.items():
+        if tensor.shape != stored[name].shape:
+            raise ValueError(
+                f"{name} has shape {tuple(stored[name].shape)} in {origin} and "
+                f"{tuple(tensor.shape)} in the learner"
+            )
+        if tensor.is_floating_point() != (stored[name].dtype in FLOATS):
+            raise ValueError(f"{name} is {stored[name].dtype} in {origin}, not {tensor.dtype}")
+
+
+def check_one_type(stored: dict[str, Tensor], origin: object) -> None:
+    """Refuses floats of two types: our own models compute in one."""
+    types = {str(tensor.dtype) for tensor in stored.values() if tensor.is_floating_point()}
+    if len(types) > 1:
+        raise ValueError(f"{origin} is damaged: it holds both {' and '.join(sorted(types))}")
+
+
+def fill(learner: Learner, stored: dict[str, Tensor], origin: object) -> None:
+    """Puts tensors into a learner, in place."""
+    check_fit(learner, stored, origin)
+    for name, tensor in {
+        **dict(learner.named_parameters()),
+        **dict(learner.named_buffers()),
+    }.items():
+        if name in stored:
+            # Its type too: what was saved comes back bit for bit, whatever the model was built in.
+            tensor.data = stored[name].to(tensor.device)

@@ -1,0 +1,45 @@
+"""Where a run computes, and in which type."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from metamirror.core.tasks import Batch, Task
+
+
+def choose_device(name: str, local_rank: int = 0) -> torch.device:
+    """The device of that name; auto is CUDA, else Apple's MPS, else the CPU.
+
+    >>> choose_device("cpu")
+    device(type='cpu')
+    """
+    if name == "auto":
+        if torch.cuda.is_available():
+            name = "cuda"
+        else:
+            name = "mps" if torch.backends.mps.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ValueError(f"device is {name!r}; choose auto, cpu, cuda, cuda:N or mps") from error
+    if device.type == "cuda" and device.index is None:
+        device = torch.device("cuda", local_rank)
+    there = {
+        "cpu": True,
+        "cuda": (device.index or 0) < torch.cuda.device_count(),
+        "mps": torch.backends.mps.is_available(),
+    }
+    if not there.get(device.type, False):
+        raise ValueError(f"device is {name!r}, which this machine does not have: choose auto")
+    return device
+
+
+def place(task: Task, like: nn.Module) -> Task:
+    """The task where a module's parameters are, its floating values in their type."""
+    first = next(like.parameters())
+
+    def move(tensor: Tensor) -> Tensor:
+        return tensor.to(first.device, first.dtype if tensor.is_floating_point() else None)
+
+    return Task(*(Batch(move(x), move(y)) for x, y in task))

@@ -1,0 +1,309 @@
+"""Fixed tasks, one after the other: the mean and its 95 % interval, after every inner step."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from metamirror.console import Progress, warn
+from metamirror.core.learner import Learner, Norm, check_steps
+from metamirror.core.task_threads import over_tasks
+from metamirror.core.tasks import Task, loss_for
+from metamirror.data import TaskStream
+from metamirror.storage import learner_file
+from metamirror.storage.atomic import to_json, write_atomically, write_json
+from metamirror.training.config import load_config
+from metamirror.training.device import place
+from metamirror.training.distributed import Ranks, joined_ranks
+from metamirror.training.factory import build_stream, use_precision
+from metamirror.training.run_folder import data_changed, recorded
+
+ALONE = Ranks(torch.device("cpu"))
+FOLDER = "evaluations"
+
+
+@dataclass(frozen=True)
+class TaskResult:
+    """One task's query set, judged during adaptation, and what its support set went through.
+
+    Attributes:
+        losses: after every step that was looked at, the last one of which is K.
+        accuracies: the same in percent; None for regression.
+        support_losses: before each of the K steps, k = 0..K-1.
+        grad_norms: the norm of the gradient in phi, at the same points.
+    """
+
+    losses: tuple[float, ...]
+    accuracies: tuple[float, ...] | None
+    support_losses: tuple[float, ...] = ()
+    grad_norms: tuple[float, ...] = ()
+
+    @property
+    def loss(self) -> float:
+        """After the last step."""
+        return self.losses[-1]
+
+    @property
+    def accuracy(self) -> float | None:
+        """After the last step, in percent; None for regression."""
+        return None if self.accuracies is None else self.accuracies[-1]
+
+
+def evaluate_stream(
+    learner: Learner,
+    stream: TaskStream,
+    count: int,
+    *,
+    steps: int | None = None,
+    every_step: bool = False,
+    ranks: Ranks = ALONE,
+    quiet: bool = False,
+    title: str = "evaluate",
+) -> list[TaskResult]:
+    """Results on the first `count` tasks of a stream, shared out over the ranks.
+
+    Memory holds one task for each thread and a table of figures, whatever the number of tasks and
+    steps; each task is adapted to alone, so that the figures do not depend on the number of ranks.
+    """
+    steps = learner.steps if steps is None else check_steps(steps)
+    points = steps + 1 if every_step else 1
+    # In each row: query losses and shares of right answers, then support losses and gradient norms.
+    table = torch.zeros(count, 2 * points + 2 * steps, dtype=torch.float64)
+    if ranks.device.type == "cuda":
+        table = table.to(ranks.device)
+    totals = torch.zeros(2, dtype=torch.float64)
+    share = ranks.share(count)
+
+    def judged(double: Learner, i: int) -> tuple[Tensor, Tensor]:
+        step, index = divmod(i, stream.batch)
+        task, seed = place(stream.task(step, index), double), stream.seeds(step)[index]
+        return _judged(double, task, steps, every_step, seed)
+
+    with Progress(title, count, quiet=quiet or not ranks.first) as progress:
+        found = over_tasks(learner, judged, share)
+        for done, (i, (query, path)) in enumerate(zip(share, found, strict=True), start=1):
+            table[i] = torch.cat([query.flatten(), path.flatten()])
+            totals += query[:, -1]
+            loss, right = (totals / done).tolist()
+            note = f"loss {loss:.4f}" + (
+                f", accuracy {100 * right:.2f} %" if right == right else ""
+            )
+            progress.update(min(count, done * ranks.world), note)
+    parts = ranks.add_up(table).cpu().split([points, points, steps, steps], dim=1)
+    regression = bool(parts[1].isnan().all())
+    return [
+        TaskResult(
+            losses=tuple(loss),
+            accuracies=None if regression else tuple(100 * share for share in right),
+            support_losses=tuple(support),
+            grad_norms=tuple(norms),
+        )
+        for loss, right, support, norms in zip(*(part.tolist() for part in parts), strict=True)
+    ]
+
+
+def _judged(
+    learner: Learner, task: Task, steps: int, every_step: bool, seed: int
+) -> tuple[Tensor, Tensor]:
+    """Two tables, with a column for each point.
+
+    One has query losses and the shares of right answers at the points looked at, the other support
+    losses and gradient norms before each step.
+    """
+    loss = learner.loss or loss_for(task.query.y)
+    points = (
+        learner.adaptations(task.support, steps=steps, seed=seed)
+        if every_step
+        else [learner.adapt(task.support, steps=steps, seed=seed)]
+    )
+    rows, path = [], []
+    for adapted in points:
+        path.append(torch.stack([adapted.path.losses, adapted.path.grad_norms]).cpu().double())
+        output = adapted(task.query.x)
+        right = (
+            float("nan")
+            if task.query.y.is_floating_point()
+            # The largest of what is not a number is no answer.
+            else ((output.argmax(-1) == task.query.y) & output.isfinite().all(-1))
+            .double()
+            .mean()
+            .item()
+        )
+        rows.append((loss(output, task.query.y).item(), right))
+    return torch.tensor(rows, dtype=torch.float64).T, torch.cat(path, dim=1)
+
+
+def mean_and_interval(values: list[float]) -> tuple[float, float]:
+    """The mean over tasks and half its 95 % interval, 1.96 std / sqrt(n)."""
+    if len(values) < 2 or not all(map(math.isfinite, values)):
+        return sum(values) / len(values), float("nan")
+    return statistics.fmean(values), 1.96 * statistics.stdev(values) / len(values) ** 0.5
+
+
+def summary(results: list[TaskResult], point: int = -1) -> dict[str, float]:
+    """Mean accuracy or squared error over tasks, its interval, and the mean loss."""
+    loss, loss_interval = mean_and_interval([r.losses[point] for r in results])
+    accuracies = [r.accuracies[point] for r in results if r.accuracies is not None]
+    if not accuracies:
+        return {"mse": loss, "ci95": loss_interval, "loss": loss}
+    accuracy, interval = mean_and_interval(accuracies)
+    return {"accuracy": accuracy, "ci95": interval, "loss": loss}
+
+
+def evaluate_run(
+    run: Path,
+    *,
+    split: str = "test",
+    tasks: int = 600,
+    steps: int | None = None,
+    norm: Norm | None = None,
+    queries: int | None = None,
+    which: Literal["best", "last"] = "best",
+    every_step: bool = True,
+    device: str = "auto",
+    data_dir: Path | None = None,
+) -> dict[str, object]:
+    """The result of a run, in the fields that `metamirror evaluate --json` prints.
+
+    Leaves it in `RUN/evaluations`, with the results of every task in a file beside it.
+
+    Args:
+        run: the run folder.
+        split: train, val or test.
+        tasks: how many tasks; always the first ones of the split.
+        steps: K, if other than in training.
+        norm: whose statistics normalise the query, if others than in training.
+        queries: query examples a class, if others than in training.
+        which: the learner with the best validation score, or the last one.
+        every_step: predict after each of the steps 0..K, or, in less than half the time, after the
+            last alone.
+        device: auto, cpu, cuda or mps.
+        data_dir: where the data are, if not in the usual place.
+    """
+    if tasks < 2:
+        raise ValueError(f"tasks is {tasks}; an interval needs at least 2")
+    config = load_config(run)
+    if queries is not None:
+        config = replace(config, queries=queries)
+    learner, step = loaded(run, which)
+    use_precision(learner, config)
+    if norm is not None:
+        learner.use_norm(norm)
+    with joined_ranks(device) as ranks:
+        stream = build_stream(config, split, batch=1, data_dir=data_dir)
+        if ranks.first:
+            warn_of_other_data(run, config.data, stream)
+        if not ranks.agree(step or 0):
+            raise ValueError(f"{run} is still being trained: evaluate it when it has ended")
+        learner = learner.to(ranks.device)
+        results = evaluate_stream(
+            learner, stream, tasks, steps=steps, every_step=every_step, ranks=ranks
+        )
+        first = ranks.first
+        ranks.part()
+    last = learner.steps if steps is None else steps
+    looked_at = range(last + 1) if every_step else (last,)
+    found: dict[str, object] = {
+        "method": config.method,
+        "data": config.data,
+        "split": split,
+        "ways": None if results[0].accuracies is None else config.ways,
+        "shots": config.shots,
+        "queries": config.queries,
+        "steps": last,
+        "norm": learner.norm,
+        "autocast": config.autocast,
+        "tasks": tasks,
+        "seed": config.seed,
+        "which": which,
+        "step": config.iterations if step is None else step,
+        **summary(results),
+        "by_step": [{"k": k, **summary(results, i)} for i, k in enumerate(looked_at)],
+    }
+    if first:
+        if odd := sum(not math.isfinite(r.loss) for r in results):
+            warn(f"the loss of {odd} of {tasks} tasks is not finite after {found['steps']} steps")
+        _write(run, found, results)
+    return found
+
+
+def warn_of_other_data(run: Path, data: str, stream: TaskStream) -> None:
+    """Says so where a run is judged on other data than it was trained on."""
+    if data_changed(recorded(run), stream.identity):
+        warn(
+            f"{data} is not what {run} was trained on: pictures or classes have changed since, and "
+            f"some may have been seen in training"
+        )
+
+
+def loaded(run: Path, which: Literal["best", "last"]) -> tuple[Learner, int | None]:
+    """A learner and its step, even while a process trains on and replaces both."""
+    while True:
+        before = learner_file.step_of(run, which)
+        learner = learner_file.load(run, which=which)
+        if learner_file.step_of(run, which) == before:
+            return learner, before
+
+
+def evaluation_name(found: Mapping[str, object]) -> str:
+    """What a result is called in `RUN/evaluations`: all that may differ from one to the next."""
+    return "-".join(
+        str(found[key]) + unit
+        for key, unit in (
+            ("split", ""),
+            ("which", ""),
+            ("tasks", "tasks"),
+            ("steps", "steps"),
+            ("norm", ""),
+            ("queries", "queries"),
+        )
+    )
+
+
+def write_tasks(file: Path, results: list[TaskResult]) -> None:
+    """The results of single tasks, a line each."""
+    lines = []
+    for i, result in enumerate(results):
+        values = {"task": i, "loss": result.losses, "accuracy": result.accuracies}
+        lines.append(to_json({k: v for k, v in values.items() if v is not None}, indent=None))
+    write_atomically(file, ("\n".join(lines) + "\n").encode())
+
+
+def read_tasks(file: Path) -> list[TaskResult]:
+    """What `write_tasks` wrote; a figure that was not finite comes back as NaN."""
+
+    def figures(values: list[float | None]) -> tuple[float, ...]:
+        return tuple(math.nan if value is None else float(value) for value in values)
+
+    try:
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
+        found = [
+            TaskResult(
+                figures(line["loss"]), figures(line["accuracy"]) if "accuracy" in line else None
+            )
+            for line in lines
+        ]
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        raise ValueError(f"{file} holds no results of tasks: {error}") from error
+    if not found or not all(result.losses for result in found):
+        raise ValueError(f"{file} holds no results of tasks: it is empty, or a task has none")
+    return found
+
+
+def _write(run: Path, found: dict[str, object], results: list[TaskResult]) -> None:
+    name = evaluation_name(found)
+    try:
+        (run / FOLDER).mkdir(exist_ok=True)
+        write_tasks(run / FOLDER / f"{name}.jsonl", results)
+        write_json(run / FOLDER / f"{name}.json", found)
+    except OSError as error:
+        # The result is what was asked for: it is printed all the same.
+        warn(f"the results of single tasks are not kept: {error}")

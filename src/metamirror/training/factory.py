@@ -1,0 +1,96 @@
+"""What a configuration describes, built: its tasks, its network, its learner."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from metamirror import models
+from metamirror.core.learner import Learner
+from metamirror.data import TaskStream, tasks
+from metamirror.methods import make_learner
+from metamirror.training.config import RunConfig
+
+
+def build_stream(
+    config: RunConfig, split: str, *, batch: int | None = None, data_dir: Path | None = None
+) -> TaskStream:
+    """The tasks of a run. Those of training alone have the run's seed, and are augmented.
+
+    Validation and test tasks are the same for every run, so that runs of several seeds can be
+    compared task by task.
+    """
+    return tasks(
+        config.data,
+        split,
+        ways=config.ways,
+        shots=config.shots,
+        queries=config.queries,
+        seed=config.seed if split == "train" else 0,
+        batch=config.tasks_per_step if batch is None else batch,
+        image_size=config.image_size,
+        augment=config.augment if split == "train" else None,
+        data_dir=data_dir,
+    )
+
+
+def build_model(config: RunConfig, stream: TaskStream) -> nn.Module:
+    """The network of a run, made for the examples of its tasks."""
+    shape = stream.example_shape
+    name = config.model or ("conv4" if len(shape) == 3 else "mlp")
+    if name == "mlp":
+        hidden = {} if config.width is None else {"hidden": (config.width, config.width)}
+        return models.build(name, inputs=math.prod(shape), outputs=stream.outputs, **hidden)
+    if len(shape) != 3:
+        raise ValueError(f"{name} takes pictures, and {config.data} has none: choose model mlp")
+    channels, size, _ = shape
+    width = {} if config.width is None else {"width": config.width}
+    return models.build(name, ways=stream.outputs, channels=channels, image_size=size, **width)
+
+
+def build_learner(
+    config: RunConfig, stream: TaskStream, device: torch.device | None = None
+) -> Learner:
+    """The learner of a run, at its seeded start."""
+    device = device or torch.device("cpu")
+    torch.manual_seed(config.seed)
+    model = build_model(config, stream).to(getattr(torch, config.dtype))
+    vectorize = config.vectorize
+    if vectorize is None:
+        vectorize = not config.recompute and _gains_by_vmap(model, device)
+    learner = make_learner(
+        config.method,
+        model,
+        steps=config.steps,
+        lr=config.lr,
+        first_order=config.first_order,
+        norm=config.norm,
+        prior=config.prior,
+        vectorize=vectorize and config.autocast == "none",
+        recompute=config.recompute,
+    )
+    use_precision(learner, config)
+    return learner.to(device)
+
+
+def _gains_by_vmap(model: nn.Module, device: torch.device) -> bool:
+    """Small operations gain by being done for all tasks at once; a CPU's convolutions lose."""
+    return device.type != "cpu" or not any(isinstance(m, nn.Conv2d) for m in model.modules())
+
+
+def extra_parameters(method: str, model: nn.Module) -> int:
+    """What a method meta-learns beside the start; the model may be on the meta device."""
+    learner = make_learner(method, model)
+    learned, start = (
+        sum(p.numel() for p in module.parameters() if p.requires_grad)
+        for module in (learner, model)
+    )
+    return learned - start
+
+
+def use_precision(learner: Learner, config: RunConfig) -> None:
+    """Lets the model's operations run in the type that the run asks for."""
+    learner.autocast = torch.bfloat16 if config.autocast == "bf16" else None

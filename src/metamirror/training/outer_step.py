@@ -1,0 +1,189 @@
+"""The outer level: its optimiser, its step sizes, and the meta-gradient that the ranks add up."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from metamirror.core.geometry import Inserted
+from metamirror.core.learner import Learner
+from metamirror.data import TaskStream
+from metamirror.parallel.processes import Crew
+from metamirror.training.config import RunConfig
+from metamirror.training.device import place
+from metamirror.training.distributed import Ranks
+
+NotDecomposable: type[RuntimeError] = torch.linalg.LinAlgError  # type: ignore[attr-defined]
+"""What torch raises for the eigenvalues of a matrix that is not finite."""
+
+
+def build_optimizer(config: RunConfig, learner: Learner) -> torch.optim.Optimizer:
+    """Adam or SGD over two groups: the start, which is the model's own, and all the rest."""
+    inserted = [m for m in learner.model.modules() if isinstance(m, Inserted)]
+    apart = {id(p) for module in inserted for p in module.parameters()}
+    start = [p for p in learner.model.parameters() if p.requires_grad and id(p) not in apart]
+    known = {id(p) for p in start}
+    rest = [p for p in learner.parameters() if p.requires_grad and id(p) not in known]
+    if config.geometry_lr is not None and not rest:
+        raise ValueError(
+            f"geometry_lr is {config.geometry_lr}, but {config.method} learns nothing beside its "
+            f"start: leave it out"
+        )
+    rate = config.outer_lr if config.geometry_lr is None else config.geometry_lr
+    groups = [
+        {"params": params, "lr": lr, "full_lr": lr}
+        for params, lr in ((start, config.outer_lr), (rest, rate))
+        if params
+    ]
+    if config.optimizer == "adam":
+        # One pass over memory for each tensor, in place of a dozen.
+        return torch.optim.Adam(groups, weight_decay=config.weight_decay, fused=True)
+    return torch.optim.SGD(
+        groups,
+        momentum=config.momentum,
+        nesterov=config.momentum > 0,
+        weight_decay=config.weight_decay,
+    )
+
+
+def parameters_of(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    """What the optimiser trains, in its order."""
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def decay(config: RunConfig, step: int) -> float:
+    """What the step sizes are multiplied by: a function of the step, so that nothing is kept."""
+    if config.schedule == "step":
+        return float(config.decay_factor ** (step // config.decay_every))
+    if config.schedule == "cosine":
+        return 0.5 * (1 + math.cos(math.pi * step / config.iterations))
+    return 1.0
+
+
+@dataclass(frozen=True)
+class MetaGradient:
+    """What one step of the outer level is made of, the same on every rank.
+
+    Attributes:
+        flat: the gradient of the mean loss, all parameters in one vector.
+        loss: the mean over the tasks of the step.
+        accuracy: the same, in percent; NaN for regression.
+        stop: whether some rank was asked to stop.
+        own: the losses of this rank's own tasks, by index.
+    """
+
+    flat: Tensor
+    loss: float
+    accuracy: float
+    stop: bool
+    own: dict[int, float]
+
+    @property
+    def finite(self) -> bool:
+        """Whether it can be used."""
+        return math.isfinite(self.loss) and bool(torch.isfinite(self.flat).all())
+
+
+def meta_gradient(
+    learner: Learner,
+    parameters: Sequence[Tensor],
+    stream: TaskStream,
+    step: int,
+    ranks: Ranks,
+    *,
+    stop: bool = False,
+    crew: Crew | None = None,
+) -> MetaGradient:
+    """Each rank differentiates the loss of its own tasks; one sum over ranks gives the whole."""
+    indices = ranks.share(stream.batch)
+    size = sum(p.numel() for p in parameters)
+    flat = parameters[0].new_zeros(size + 3)
+    flat[-1] = float(stop)
+    own: dict[int, float] = {}
+    if indices:
+        try:
+            losses, accuracies, grads = _differentiated(
+                learner, parameters, stream, step, indices, crew
+            )
+            flat[:size] = torch.cat([g.flatten() for g in grads])
+            flat[size] = losses.sum() / stream.batch
+            flat[size + 1] = accuracies.sum() / stream.batch
+            own = dict(zip(indices, losses.tolist(), strict=True))
+        except NotDecomposable:
+            # An eigenvalue of what is not finite: the other ranks must hear of it too.
+            flat[:-1] = float("nan")
+    ranks.add_up(flat)
+    loss, accuracy, stopping = flat[size:].tolist()
+    return MetaGradient(flat[:size], loss, 100 * accuracy, stopping > 0, own)
+
+
+def _differentiated(
+    learner: Learner,
+    parameters: Sequence[Tensor],
+    stream: TaskStream,
+    step: int,
+    indices: Sequence[int],
+    crew: Crew | None = None,
+) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """Losses and accuracies of some tasks of a step, and their part of the meta-gradient."""
+    tasks = place(stream.stack(step, indices), learner)
+    every = stream.seeds(step)
+    (losses, accuracies), grads = learner.meta_gradient(
+        tasks, parameters, seeds=[every[i] for i in indices], crew=crew
+    )
+    # The mean over the tasks of the step, wherever they are: a rank's own mean would weigh the
+    # tasks of a smaller share more.
+    share = len(indices) / stream.batch
+    return losses, accuracies, [share * grad for grad in grads]
+
+
+def blame(
+    learner: Learner,
+    parameters: Sequence[Tensor],
+    stream: TaskStream,
+    step: int,
+    ranks: Ranks,
+    own: dict[int, float],
+) -> dict[int, str]:
+    """Which tasks of a step are not finite, and what of them: the same answer on every rank."""
+    kinds = ("", "meta-loss", "meta-gradient")
+    codes = torch.zeros(stream.batch, device=ranks.device)
+    for index in ranks.share(stream.batch):
+        if not math.isfinite(own.get(index, 0.0)):
+            codes[index] = 1
+            continue
+        try:
+            losses, _, grads = _differentiated(learner, parameters, stream, step, [index])
+        except NotDecomposable:
+            codes[index] = 1
+            continue
+        if not torch.isfinite(losses).all():
+            codes[index] = 1
+        elif not all(torch.isfinite(g).all() for g in grads):
+            codes[index] = 2
+    found = ranks.add_up(codes).int().tolist()
+    return {index: kinds[code] for index, code in enumerate(found) if code}
+
+
+def clip(flat: Tensor, config: RunConfig) -> None:
+    """Limits the meta-gradient, in place: entry by entry, then as a whole."""
+    if config.clip_value is not None:
+        flat.clamp_(-config.clip_value, config.clip_value)
+    if config.clip_norm is not None:
+        flat.mul_(torch.clamp(config.clip_norm / (flat.norm() + 1e-12), max=1.0))
+
+
+def descend(optimizer: torch.optim.Optimizer, flat: Tensor, factor: float) -> None:
+    """One step of the optimiser along a flat gradient, with its step sizes times a factor."""
+    for group in optimizer.param_groups:
+        group["lr"] = group.setdefault("full_lr", group["lr"]) * factor
+    place_in = 0
+    for p in parameters_of(optimizer):
+        p.grad = flat[place_in : place_in + p.numel()].view_as(p)
+        place_in += p.numel()
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)

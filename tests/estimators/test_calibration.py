@@ -1,0 +1,94 @@
+"""Temperatures from held-out examples."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn import functional as F
+
+import metamirror as mm
+from metamirror.estimators.calibration import (
+    HOTTEST,
+    calibrated_temperature,
+    likeliest_temperature,
+    parts,
+)
+from metamirror.estimators.fitting import Adaptation, adapt
+from tests.estimators.stripes import fitted, start, stripes
+
+
+def drawn(seed: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits, and labels that follow their probabilities."""
+    random = torch.Generator().manual_seed(seed)
+    logits = 2 * torch.randn(count, 4, generator=random, dtype=torch.float64)
+    return logits, logits.softmax(1).multinomial(1, generator=random).squeeze(1)
+
+
+@given(st.integers(0, 2**31), st.floats(0.3, 3.0))
+def test_no_temperature_is_likelier(seed: int, sharpness: float):
+    logits, labels = drawn(seed, count=30)
+    # torch spreads its share over all four classes, the label's own included.
+    smooth = (1 - 31 / 32) * 4 / 3
+    found = likeliest_temperature(logits * sharpness, labels)
+
+    def loss(t: float) -> float:
+        return float(F.cross_entropy(logits * sharpness / t, labels, label_smoothing=smooth))
+
+    around = [t for t in (found / 1.05, found * 1.05) if 1 / HOTTEST <= t <= HOTTEST]
+    assert all(loss(found) <= loss(t) + 1e-12 for t in around)
+
+
+@pytest.mark.parametrize("sharpness", [0.2, 1.0, 5.0])
+def test_the_true_temperature_is_found_from_many_examples(sharpness: float):
+    logits, labels = drawn(seed=0, count=20_000)
+    assert likeliest_temperature(logits * sharpness, labels) == pytest.approx(sharpness, rel=0.05)
+
+
+def test_a_few_right_ones_are_no_proof_and_wrong_ones_stay_within_bounds():
+    logits = torch.tensor([[30.0, 0.0, 0.0], [0.0, 30.0, 0.0]])
+    t = likeliest_temperature(logits, torch.tensor([0, 1]))
+    assert float((logits / t).softmax(1).max()) == pytest.approx(3 / 4)
+    assert likeliest_temperature(logits, torch.tensor([1, 0])) == pytest.approx(HOTTEST)
+
+
+def test_every_part_leaves_every_class_to_the_others():
+    y = torch.tensor([0, 0, 0, 1, 1, 2, 2, 2, 2, 1])
+    part = parts(y, 3)
+    assert sorted(set(part.tolist())) == [0, 1, 2]
+    for i in range(3):
+        assert set(y[part != i].tolist()) == {0, 1, 2}
+
+
+def test_the_temperature_is_that_of_predictions_for_held_out_examples():
+    learner = start(norm="inductive")
+    pictures, _ = stripes(classes=3, each=2)
+    support = mm.Batch(
+        torch.from_numpy(pictures).float()[:, None] / 255, torch.tensor([0, 0, 1, 1, 2, 2])
+    )
+    how = Adaptation(steps=3, lr=0.1, early_stopping=False, tol=0.0, seed=None)
+    logits = torch.zeros(6, 3)
+    for kept, out in (
+        (slice(0, None, 2), slice(1, None, 2)),
+        (slice(1, None, 2), slice(0, None, 2)),
+    ):
+        adapted = adapt(learner, mm.Batch(support.x[kept], support.y[kept]), how).adapted
+        logits[out] = adapted(support.x[out])[:, :3]
+    expected = likeliest_temperature(logits, support.y)
+    assert not math.isclose(expected, 1.0, abs_tol=0.01)
+    assert calibrated_temperature(learner, support, 3, how) == pytest.approx(expected, rel=1e-3)
+
+
+def test_calibration_changes_probabilities_and_no_prediction():
+    plain, calibrated = (fitted(each=3, calibrate=c) for c in (False, True))
+    new, _ = stripes(classes=3, each=10, seed=1)
+    assert plain.temperature_ == 1.0
+    assert calibrated.temperature_ != 1.0
+    assert (plain.predict(new) == calibrated.predict(new)).all()
+    logits = np.log(plain.predict_proba(new)) / calibrated.temperature_
+    expected = torch.from_numpy(logits).softmax(1)
+    np.testing.assert_allclose(calibrated.predict_proba(new), expected, atol=1e-9)

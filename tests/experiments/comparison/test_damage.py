@@ -1,0 +1,171 @@
+"""What a comparison survives: damaged files, runs that fail late, words with brackets in them."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from rich.live import Live
+
+from metamirror.cli.main import main
+from metamirror.experiments.comparison.jobs import Job, Place, failed, read_record, write_record
+from metamirror.experiments.comparison.plan import Row
+from metamirror.experiments.comparison.status_board import Board
+from metamirror.experiments.comparison.table import make_table
+from metamirror.experiments.comparison.worker import do, no_answer
+from metamirror.report import page, tables
+from metamirror.training.evaluate import TaskResult
+from metamirror.training.metrics_log import seconds_per_iteration
+from tests.runs import small
+
+GRID = (
+    *("compare", "--data", "sinusoid", "--methods", "maml,metasgd", "--no-controls"),
+    *("--seeds", "1", "--shots", "3", "--queries", "3", "--steps", "1", "--width", "8"),
+    *("--iterations", "4", "--tasks-per-step", "2", "--validate-every", "0", "--test-tasks", "4"),
+    *("--vectorize", "False"),
+)
+
+
+def rows_of(out: Path) -> dict[str, dict[str, Any]]:
+    found = json.loads((out / "table.json").read_text())["rows"]
+    return {row["method"]: row for row in found}
+
+
+def figures(out: Path) -> dict[str, tuple[float, float, str]]:
+    return {m: (row["mse"], row["ci95"], row["status"]) for m, row in rows_of(out).items()}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> tuple[Path, list[dict[str, Any]]]:
+    """A finished comparison, and how its report was asked for."""
+    out = tmp_path_factory.mktemp("damage") / "out"
+    asked: list[dict[str, Any]] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(page, "write_report", lambda folder, **options: asked.append(options))
+        assert main([*GRID, "--out", str(out), "--data-dir", str(out / "data")]) == 0
+    return out, asked
+
+
+def test_the_report_looks_for_the_data_where_they_are(whole):
+    """Without them it could not look at any geometry."""
+    out, asked = whole
+    assert asked == [{"data_dir": out / "data"}]
+
+
+def test_what_is_damaged_is_done_again_and_one_bad_run_stops_no_other(whole, capsys):
+    out, _ = whole
+    before = figures(out)
+    # The results of one run are cut short, the record of the other holds nothing.
+    (results,) = (out / "cells" / "maml-3shot-seed0" / "evaluations").glob("*.jsonl")
+    results.write_text(results.read_text()[:40])
+    (out / "records" / "metasgd-3shot-seed0.json").write_text("{")
+    assert main([*GRID, "--out", str(out)]) == 0
+    assert figures(out) == before
+
+    cell = out / "cells" / "metasgd-3shot-seed0"
+    (cell / "config.json").write_text('{"method"')
+    (out / "records" / "metasgd-3shot-seed0.json").unlink()
+    capsys.readouterr()
+    assert main([*GRID, "--out", str(out)]) == 0
+    assert "metasgd-3shot-seed0 failed" in capsys.readouterr().err
+    rows = rows_of(out)
+    assert (rows["metasgd"]["status"], rows["maml"]["status"]) == ("failed", "done")
+    assert "config.json is not valid JSON" in rows["metasgd"]["reason"]
+    assert figures(out)["maml"] == before["maml"]
+    assert "| failed |" in (out / "table.md").read_text()
+
+
+def test_half_a_line_of_a_clock_is_left_out(tmp_path: Path):
+    lines = [f'{{"step": {i}, "seconds": {i / 2}, "steps_per_second": 2.0}}' for i in (10, 20, 30)]
+    (tmp_path / "timing.jsonl").write_text("\n".join([lines[0], '{"step": 1', *lines[1:], "[]"]))
+    assert seconds_per_iteration(tmp_path) == pytest.approx(0.5)
+
+
+PICTURES = {"method": "gradnet", "data": "glyphs", "width": 4, "vectorize": False}
+
+
+@pytest.mark.parametrize("changes", [{}, PICTURES], ids=["regression", "classification"])
+def test_a_run_whose_errors_are_not_finite_has_failed(changes: dict[str, Any], tmp_path: Path):
+    """It came to its end, since steps that are not finite were skipped; it still has no figure."""
+    config = small(lr=1e38, iterations=2, on_nonfinite="skip", validate_every=0, **changes)
+    job = Job("maml-3shot-seed0", "run", "cells/a", asdict(config), "test", tasks=4)
+    with pytest.raises(ValueError, match=r"diverges.*not finite on 4 of 4 test tasks"):
+        do(job, Place(tmp_path, device="cpu"))
+
+
+def test_accuracies_of_answers_that_are_no_numbers_are_no_result():
+    """A classifier's accuracy is finite all the same: 0.00 ± 0.00."""
+    lost, wrong = TaskResult((math.nan,), (0.0,)), TaskResult((5.0,), (0.0,))
+    assert no_answer([lost, lost])
+    assert not no_answer([lost, wrong])
+
+
+def test_a_trial_that_failed_does_not_change_what_was_chosen_without_it(tmp_path: Path):
+    """The runs of the row have begun, and would be refused with another step size."""
+    search = ("--search", "0.03,0.0001", "--search-iterations", "30", "--search-tasks", "4")
+    words = [*GRID, "--methods", "maml", *search, "--out", str(tmp_path)]
+    obstacle = tmp_path / "search" / "maml-3shot-seed0-lr0.03"
+    obstacle.parent.mkdir()
+    obstacle.touch()
+    assert main(words) == 0
+    chosen = json.loads((tmp_path / "search.json").read_text())["rows"][0]
+    assert (chosen["lr"], "is a file" in chosen["scores"][0]["reason"]) == (0.0001, True)
+    before = figures(tmp_path)
+    obstacle.unlink()
+    assert main(words) == 0
+    assert figures(tmp_path) == before
+
+
+# From records to the table
+
+
+def row(label: str, job: Job) -> Row:
+    return Row(label, label, "GD", "none", "method", 3, {0: job})
+
+
+PROTOCOL = {"classes": {}, "line": "sinusoid."}
+
+
+def test_where_every_run_has_failed_the_table_still_says_what_of(tmp_path: Path):
+    job = Job("maml-3shot-seed0", "run", "cells/a", {}, tasks=4)
+    write_record(tmp_path, job.name, failed(job, "RuntimeError: no memory\nfor 1 GB"))
+    table = make_table(tmp_path, PROTOCOL, [row("maml", job)])
+    assert (table["rows"][0]["mse"], table["rows"][0]["status"]) == (None, "failed")
+    for text in (tables.markdown(table), tables.latex(table)):
+        assert "MSE" in text
+        # A line break would end a comment in LaTeX, and an item in Markdown.
+        assert "seed 0: RuntimeError: no memory for 1 GB\n" in text
+
+
+def test_a_record_whose_results_are_incomplete_counts_for_nothing(tmp_path: Path):
+    job = Job("maml-3shot-seed0", "run", "cells/a", {}, tasks=2)
+    record = {"job": asdict(job), "found": {"mse": 1.0, "ci95": 0.1}, "tasks_file": "a.jsonl"}
+    (tmp_path / "records").mkdir()
+    (tmp_path / "records" / f"{job.name}.json").write_text(json.dumps(record))
+    line = '{"task": 0, "loss": [1.0]}\n'
+    for content, known in ((2 * line, True), (line, False), ("", False), (line + "{", False)):
+        (tmp_path / "a.jsonl").write_text(content)
+        assert (read_record(tmp_path, job) is not None) is known
+
+
+# The board
+
+
+def test_whatever_a_run_says_stands_on_the_board_as_it_is(tmp_path: Path):
+    """Words of torch and paths have brackets, which rich reads as markup."""
+    words = "RuntimeError: [enforce fail at alloc_cpu.cpp:121] no memory [/dev/shm]"
+    job = Job("maml-1shot-seed0", "run", "cells/a", {})
+    screen = io.StringIO()
+    console = Console(file=screen, width=160, force_terminal=True, color_system=None)
+    board = Board("compare", tmp_path, [job], {})
+    board.live = Live(console=console, auto_refresh=False)
+    with board:
+        board.started(job)
+        board.ended(job, failed(job, words))
+    assert f"failed: {words}" in screen.getvalue()

@@ -1,0 +1,87 @@
+"""Which rows a comparison has."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from metamirror.experiments.comparison.entries import make_entries, read_methods, recipe
+from metamirror.experiments.comparison.grid import Cell, Rates, read_per_row
+from metamirror.experiments.comparison.search import best
+from metamirror.methods import METHODS
+from metamirror.training.config import RunConfig, difference, load_config
+
+CONFIGS = Path(__file__).parents[3] / "configs"
+
+
+def labels(*methods: str, **options) -> list[str]:
+    options = {"recipes": "common", "controls": True, **options}
+    return [entry.label for entry in make_entries(methods, 60_000, **options)]
+
+
+@pytest.mark.parametrize("shots", [1, 5])
+def test_the_recipe_is_that_of_the_preset(shots: int):
+    """The authors' settings stand in two places, and are the same."""
+    common = load_config(CONFIGS / f"mini-imagenet-{shots}shot.toml")
+    theirs = load_config(CONFIGS / f"mini-imagenet-{shots}shot-blockiaf.toml")
+    changed = replace(common, method="blockiaf", **recipe("blockiaf", common.iterations))
+    assert difference(changed, theirs) == []
+
+
+def test_a_recipe_is_stretched_to_the_iterations():
+    assert recipe("blockiaf", 3_000)["decay_every"] == 1_000
+    assert recipe("maml", 3_000) == {}
+
+
+def test_all_is_the_registry():
+    assert read_methods("all") == list(METHODS)
+    assert labels(*METHODS) == [*(m for m in METHODS if m != "anil"), "anil", "metasgd-as-blockiaf"]
+
+
+def test_controls_come_last_and_can_be_left_out():
+    assert labels("anil", "maml") == ["maml", "anil"]
+    assert labels("maml", "blockiaf", controls=False) == ["maml", "blockiaf"]
+    assert labels("maml", "blockiaf") == ["maml", "blockiaf", "anil", "metasgd-as-blockiaf"]
+
+
+def test_what_would_be_trained_twice_is_trained_once():
+    """Where one optimiser serves all, MetaSGD trained as blockIAF is MetaSGD."""
+    for recipes, twin in (("common", "metasgd"), ("authors", None)):
+        entries = make_entries(["metasgd", "blockiaf"], 60_000, recipes=recipes, controls=True)
+        assert entries[-1].same_as == twin
+        assert entries[-1].outer == entries[1].outer
+        assert entries[0].outer == {}
+    (*_, alone) = make_entries(["blockiaf"], 60_000, recipes="common", controls=True)
+    assert (alone.same_as, alone.runs) == (None, "metasgd-as-blockiaf")
+
+
+def test_variants_of_a_method_are_rows_of_their_own():
+    (entry, *_) = make_entries(["blockiaf:variant=released"], 9, recipes="authors", controls=False)
+    assert entry.title == "blockIAF mirror descent (variant=released)"
+    assert entry.outer["optimizer"] == "sgd"
+    cell = Cell(entry.runs, RunConfig(method=entry.method, shots=5, seed=2))
+    assert cell.folder == "cells/blockiaf-variant-released-5shot-seed2"
+
+
+def test_values_for_some_rows():
+    rows = ["maml", "blockiaf:variant=released"]
+    found = read_per_row("lr", "0.1,blockiaf:variant=released=0.5", 0.01, rows)
+    assert [found.of(row) for row in rows] == [0.1, 0.5]
+    assert read_per_row("seeds", "maml=3", 1, rows).of("maml") == 3
+
+
+@pytest.mark.parametrize("words", ["0,1,2", "0.1,0.1", "1,maml=2,maml=3"])
+def test_a_second_value_is_not_taken_in_place_of_the_first(words: str):
+    with pytest.raises(ValueError, match="given twice"):
+        read_per_row("lr", words, 0.01, ["maml", "metasgd"])
+
+
+def test_the_best_step_size_is_the_best_score():
+    assert best([{"lr": 0.1, "accuracy": 50.0}, {"lr": 0.2, "accuracy": 60.0}]) == Rates(0.2)
+    assert best(
+        [{"lr": 0.1, "mse": 0.5}, {"lr": 0.2, "mse": 0.6}, {"lr": 3, "mse": None}]
+    ) == Rates(0.1)
+    assert best([{"lr": 0.1, "accuracy": 60.0}, {"lr": 0.2, "accuracy": 60.0}]) == Rates(0.1)
+    assert best([{"lr": 0.1, "reason": "it diverged"}]) is None

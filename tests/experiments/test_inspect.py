@@ -1,0 +1,132 @@
+"""`metamirror inspect`: verdicts on learners whose geometry is known."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+import metamirror as mm
+from metamirror.cli.main import main
+from metamirror.experiments.inspection import inspect_learner, loss_smoothness
+from tests.table import ROWS
+
+
+def stream():
+    return mm.tasks("sinusoid", split="val", shots=10, batch=4)
+
+
+def learner_of(spec: str, shaken: float = 0.0) -> mm.Learner:
+    torch.manual_seed(0)
+    learner = mm.make_learner(spec, mm.models.MLP(1, 1, hidden=(8, 8)), steps=2).double()
+    random = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for p in learner.geometry.parameters():
+            p.add_(shaken * torch.randn(p.shape, generator=random, dtype=torch.float64))
+    return learner
+
+
+@pytest.mark.parametrize(
+    ("spec", "shaken", "valid", "proof"),
+    [
+        ("maml", 0, True, "by construction"),
+        ("anil", 0, True, "by construction"),
+        ("ecml", 0, True, "by construction"),
+        ("metasgd", 0, True, "by construction"),
+        ("metasgd", 0.1, False, "refuted"),
+        ("metasgd:positive=true", 1.0, True, "by construction"),
+        ("gradnet", 1.0, True, "by construction"),
+        ("gradnet:form=elementwise", 1.0, True, "by construction"),
+        ("gradnet:metric=kronecker", 1.0, True, "by construction"),
+        ("metacurvature", 0, True, "checked"),
+        ("metacurvature", 0.1, False, "refuted"),
+        ("metakfo", 0.3, True, "by construction"),
+        ("metakfo:psd=false", 0, True, "checked"),
+        ("metakfo:psd=false", 0.3, False, "refuted"),
+        ("mtnet", 0, False, "refuted"),
+        ("mtnet:masks=false", 0.05, True, "checked"),
+        ("blockiaf", 0, True, "checked"),
+        ("blockiaf", 0.3, False, "refuted"),
+        ("warpgrad", 0, None, None),
+        ("metakfo:hidden=2", 0, None, None),
+        ("metakfo:adapt_transform=true", 0, None, None),
+    ],
+)
+def test_verdicts(spec, shaken, valid, proof):
+    found = inspect_learner(learner_of(spec, shaken), stream(), tasks=2, points=3)
+    assert found["is_mirror_map"] is valid
+    assert (found["proof"] or "").startswith(proof or "")
+    if valid and not spec.startswith("blockiaf"):
+        m, largest = found["map_bounds"]
+        assert 0 < m <= largest
+        assert found["strong_convexity"] == pytest.approx(1 / largest)
+        assert found["smoothness"] == pytest.approx(1 / m)
+        ell = found["loss_smoothness_estimate"]
+        assert found["step_size_bound_estimate"] == pytest.approx(2 / (largest * ell))
+    else:
+        # What was measured at points says nothing of h elsewhere.
+        assert found["strong_convexity"] is None
+        assert found["step_size_bound_estimate"] is None
+
+
+def test_a_refuted_map_comes_with_its_witness():
+    found = inspect_learner(learner_of("blockiaf", 0.3), stream(), tasks=1)
+    assert found["witness"]["product"] < 0 < found["witness"]["distance"]
+
+
+def test_masks_make_a_preconditioner_singular_not_decreasing():
+    found = inspect_learner(learner_of("mtnet"), stream(), tasks=1)
+    assert found["witness"] is None
+    assert "not above zero" in found["proof"]
+    assert "one draw" in found["note"]
+
+
+def test_effective_step_sizes_are_those_of_the_geometry():
+    learner = learner_of("metasgd")
+    with torch.no_grad():
+        for name, rate in zip(learner.geometry.names, learner.geometry.rates, strict=True):
+            rate.fill_(0.03 if name.startswith("head") else 0.01)
+    sizes = inspect_learner(learner, stream(), tasks=2)["effective_step_sizes"]
+    assert sizes["head"] == pytest.approx(0.03, rel=1e-6)
+    assert sizes["blocks.0.linear"] == pytest.approx(0.01, rel=1e-6)
+
+
+def test_dependencies_follow_the_order_of_the_blocks():
+    rows = inspect_learner(learner_of("blockiaf", 0.1), stream(), tasks=1)["dependencies"]
+    names = list(rows)
+    for i, row in enumerate(names):
+        assert all(rows[row][other] == 0 for other in names[i + 1 :])
+        assert rows[row][row] > 0
+    both_ways = inspect_learner(learner_of("gradnet", 1.0), stream(), tasks=1)["dependencies"]
+    assert both_ways[names[0]][names[-1]] > 0
+    assert both_ways[names[-1]][names[0]] > 0
+
+
+def test_smoothness_of_least_squares_is_the_largest_eigenvalue():
+    learner = mm.make_learner("maml", mm.models.MLP(3, 1, hidden=()).double())
+    x = torch.randn(20, 3, dtype=torch.float64)
+    data = mm.Batch(x, torch.zeros(20, 1, dtype=torch.float64))
+    design = torch.cat([x, torch.ones(20, 1, dtype=torch.float64)], 1)
+    expected = float(torch.linalg.eigvalsh(2 * design.T @ design / 20)[-1])
+    assert loss_smoothness(learner, learner.start(), data) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.spec)
+def test_every_method_can_be_inspected(row):
+    found = inspect_learner(learner_of(row.spec), stream(), tasks=1, points=2)
+    assert json.loads(json.dumps(found)) == found
+
+
+def test_the_command_prints_json_and_draws_a_picture(tmp_path, capsys):
+    run = tmp_path / "run"
+    words = "--data sinusoid --method gradnet --shots 5 --iterations 3 --val-tasks 2"
+    assert main(["train", *words.split(), "--out", str(run)]) == 0
+    capsys.readouterr()
+    assert main(["inspect", str(run), "--json", "--tasks", "1"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["method"] == "gradnet"
+    assert found["is_mirror_map"] is True
+    assert (run / "geometry.png").read_bytes().startswith(b"\x89PNG")
+    assert main(["inspect", str(run), "--tasks", "1"]) == 0
+    assert "valid mirror map" in capsys.readouterr().out

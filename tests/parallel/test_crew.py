@@ -1,0 +1,232 @@
+"""Tasks shared by processes: the same to the bit, and nobody left behind or waiting."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import time
+import types
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+import torch
+
+import metamirror as mm
+from metamirror.parallel.processes import CrewError, processes_for
+from metamirror.training.config import RunConfig
+from metamirror.training.train import train
+from tests.networks import conv4, image_tasks
+
+
+@pytest.fixture(autouse=True)
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    assert torch.get_num_threads() == 2
+    torch.set_num_threads(before)
+
+
+def learner_of(method: str) -> mm.Learner:
+    torch.manual_seed(0)
+    return mm.make_learner(method, conv4(), steps=2, lr=0.1)
+
+
+def is_there(pid: int) -> bool:
+    status = Path(f"/proc/{pid}/stat")
+    return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+@pytest.mark.parametrize("method", ["maml", "metakfo", "blockiaf", "gradnet", "mtnet", "warpgrad"])
+def test_the_meta_gradient_is_the_same_to_the_bit_and_follows_the_learner(method: str):
+    tasks, learner = image_tasks(16, count=3), learner_of(method)
+    with mm.Crew(learner, 2) as crew:
+        for _ in range(2):
+            (losses, accuracies), grads = learner.meta_gradient(tasks, seeds=[0, 1, 2])
+            found = learner.meta_gradient(tasks, seeds=[0, 1, 2], crew=crew)
+            assert torch.equal(found[0].loss, losses)
+            assert torch.equal(found[0].accuracy, accuracies)
+            assert all(torch.equal(a, b) for a, b in zip(grads, found[1], strict=True))
+            with torch.no_grad():
+                for p in learner.parameters():
+                    p.add_(0.01)
+
+
+def test_any_parameters_and_any_number_of_tasks():
+    learner, tasks = learner_of("metasgd"), image_tasks(16, count=2)  # one idles
+    some = [learner.model.head.bias, learner.model.blocks[0].conv.weight]
+    with mm.Crew(learner, 3) as crew:
+        _, expected = learner.meta_gradient(tasks, some)
+        _, found = learner.meta_gradient(tasks, some, crew=crew)
+    assert all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
+
+
+class Grumbler(mm.models.Conv4):
+    """Fails in other processes than its first."""
+
+    def __init__(self) -> None:
+        super().__init__(3, 1, 16, 4)
+        self.home = os.getpid()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if os.getpid() != self.home:
+            raise ArithmeticError("not at home")
+        return super().forward(x)
+
+
+def test_an_error_of_another_process_is_the_callers_and_the_crew_goes_on():
+    learner, tasks = mm.make_learner("maml", Grumbler().double(), steps=1), image_tasks(16)
+    with mm.Crew(learner, 2) as crew:
+        for _ in range(2):
+            with pytest.raises(ArithmeticError, match="not at home") as caught:
+                learner.meta_gradient(tasks, crew=crew)
+            assert "in forward" in caught.value.__notes__[0]  # where it happened
+        learner.model.home = 0  # and now it fails here
+        with pytest.raises(ArithmeticError, match="not at home"):
+            learner.meta_gradient(tasks, crew=crew)
+    with pytest.raises(CrewError, match="make a new one"):
+        learner.meta_gradient(tasks, crew=crew)
+
+
+def test_a_step_that_has_no_eigenvalues_does_not_end_the_crew():
+    learner, tasks = learner_of("ecml"), image_tasks(16)
+    with mm.Crew(learner, 2) as crew:
+        with torch.no_grad():
+            learner.model.blocks[3].norm.bias.fill_(float("nan"))
+        with pytest.raises(torch.linalg.LinAlgError):
+            learner.meta_gradient(tasks, crew=crew)
+        with torch.no_grad():
+            learner.model.blocks[3].norm.bias.zero_()
+        (losses, _), _ = learner.meta_gradient(tasks, crew=crew)
+    assert torch.isfinite(losses).all()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda learner: setattr(learner, "steps", 3),
+        lambda learner: setattr(learner, "lr", 0.5),
+        lambda learner: learner.use_norm("inductive"),
+        lambda learner: learner.float(),
+        lambda learner: learner.eval(),
+        lambda learner: learner.model.head.weight.requires_grad_(False),
+    ],
+    ids=["steps", "lr", "norm", "type", "mode", "frozen"],
+)
+def test_a_learner_that_changed_otherwise_than_by_training_is_refused(change):
+    learner = learner_of("maml")
+    with mm.Crew(learner, 1) as crew:
+        change(learner)
+        with pytest.raises(ValueError, match="changed since this crew was made"):
+            learner.meta_gradient(image_tasks(16), crew=crew)
+
+
+class Counter(mm.models.Conv4):
+    """Notes how many threads it runs with."""
+
+    seen: ClassVar[list[int]] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen.append(torch.get_num_threads())
+        return super().forward(x)
+
+
+def test_a_task_has_as_many_threads_as_without_a_crew():
+    learner = mm.make_learner("maml", Counter(3, 1, 16, 4).double(), steps=1)
+    learner.task_losses(tasks := image_tasks(16, count=3))  # tried out with all threads
+    torch.set_num_threads(4)
+    try:
+        Counter.seen.clear()
+        for crew in (mm.Crew(learner, 1), None):
+            learner.meta_gradient(tasks, crew=crew)
+        assert set(Counter.seen) == {1}
+    finally:
+        torch.set_num_threads(2)
+
+
+def test_a_learner_that_other_processes_cannot_read_is_named(monkeypatch):
+    notebook = types.ModuleType("notebook_of_this_process")
+    monkeypatch.setitem(sys.modules, notebook.__name__, notebook)
+    notebook.Net = type("Net", (mm.models.Conv4,), {"__module__": notebook.__name__})
+    learner = mm.make_learner("maml", notebook.Net(3, 1, 16, 4).double(), steps=1)
+    with mm.Crew(learner, 2) as crew, pytest.raises(ValueError, match="not in a notebook"):
+        learner.meta_gradient(image_tasks(16), crew=crew)
+
+
+def test_a_process_that_is_killed_is_noticed():
+    learner = learner_of("maml")
+    with mm.Crew(learner, 2) as crew:
+        ((process, _),) = crew._others
+        os.kill(process.pid, signal.SIGKILL)
+        with pytest.raises(CrewError, match=r"killed by SIGKILL; the machine may lack the memory"):
+            learner.meta_gradient(image_tasks(16), crew=crew)
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="looks for processes in /proc")
+def test_the_others_end_with_the_first_however_it_ends():
+    script = (
+        "import os, signal, metamirror as mm\n"
+        "if __name__ == '__main__':\n"
+        "    learner = mm.make_learner('maml', mm.models.Conv4(5, 1, 16, 4))\n"
+        "    crew = mm.Crew(learner, 2)\n"
+        "    print(crew._others[0][0].pid, flush=True)\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == -signal.SIGKILL
+    pid, deadline = int(done.stdout), time.monotonic() + 60
+    while is_there(pid):
+        assert time.monotonic() < deadline, "a process was left behind"
+        time.sleep(0.1)
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="looks for processes in /proc")
+def test_others_outlive_the_signals_of_a_whole_job_and_end_with_the_crew():
+    learner = learner_of("maml")
+    crew = mm.Crew(learner, 2)
+    ((process, _),) = crew._others
+    pid = process.pid
+    for number in (signal.SIGINT, signal.SIGTERM):  # at once: while it still starts
+        os.kill(pid, number)
+    (losses, _), _ = learner.meta_gradient(image_tasks(16), crew=crew)
+    os.kill(pid, signal.SIGTERM)
+    again = learner.meta_gradient(image_tasks(16), crew=crew)[0].loss
+    assert torch.equal(losses, again)
+    del crew, process  # nobody has closed it
+    gc.collect()
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_what_a_crew_cannot_do_is_said():
+    learner, tasks = learner_of("maml"), image_tasks(16)
+    with pytest.raises(ValueError, match="processes is 0"):
+        mm.Crew(learner, 0)
+    with pytest.raises(ValueError, match="leave vectorize off"):
+        mm.Crew(mm.make_learner("maml", conv4(), vectorize=True), 2)
+    with pytest.raises(ValueError, match="do without a crew"):
+        mm.Crew(mm.make_learner("maml", conv4(), loss=lambda a, b: (a - b).mean()), 2)
+    with (
+        mm.Crew(learner_of("maml"), 1) as crew,
+        pytest.raises(ValueError, match="another learner"),
+    ):
+        learner.meta_gradient(tasks, crew=crew)
+
+
+def test_where_processes_are_taken_by_themselves():
+    small, flat = learner_of("maml"), mm.make_learner("maml", mm.models.MLP(1, 1))
+    assert processes_for(small, (1, 28, 28), 4) == 2
+    assert processes_for(small, (1, 28, 28), 1) == 1
+    assert processes_for(small, (3, 84, 84), 4) == 1
+    assert processes_for(flat, (1,), 4) == 1
+
+
+@pytest.mark.parametrize("processes", [0, -1, 5])
+def test_a_run_with_processes_that_its_tasks_have_no_use_for_is_refused(processes, tmp_path):
+    config = RunConfig(method="maml", data="glyphs", tasks_per_step=4)
+    with pytest.raises(ValueError, match=f"processes is {processes}; they share the 4 tasks"):
+        train(config, tmp_path / "run", processes=processes)
+    assert not (tmp_path / "run").exists()
