@@ -5,13 +5,17 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 PEERS := $(VENV)/.peers
 
-.PHONY: quickstart test lint types docs wheel-test range sinusoid starts speed faults audit clean
+.PHONY: quickstart test test-slow lint types docs wheel-test range sinusoid starts speed faults audit clean
 
 quickstart: $(INSTALLED)
 	$(BIN)/metamirror quickstart
 
 test: lint types
 	$(BIN)/python -m pytest
+
+# What takes seconds each by its kind: kills, full disks, soaks, fuzzing, browsers, the site, the wheel.
+test-slow: $(INSTALLED)
+	$(BIN)/python -m pytest -m slow
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
@@ -112,7 +116,7 @@ speed: results/peers.json results/cost-omniglot-1shot.json results/cost-mini-ima
 
 # What docs/playground.md shows: its picture, taken by the test of the page in a browser, and its figures.
 docs/playground.png: $(wildcard src/metamirror/playground/page/*) | $(INSTALLED)
-	METAMIRROR_BROWSER=required METAMIRROR_SCREENSHOTS=docs $(BIN)/python -m pytest -n 0 \
+	METAMIRROR_BROWSER=required METAMIRROR_SCREENSHOTS=docs $(BIN)/python -m pytest -n 0 -m slow \
 		tests/playground/test_browser.py -k "newcomer and desk-light"
 
 results/playground.json: benchmarks/playground_figures.py | $(INSTALLED)

@@ -313,6 +313,7 @@ def test_what_cannot_be_read_is_named_in_a_line(mistake: str, capsys):
     assert_mistake(capsys, main(words), named)
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_ends_with_130_and_leaves_what_it_finished(tmp_path: Path):
     words = ("train", "--data", "sinusoid", "--method", "maml", "--vectorize", "False")
     process = subprocess.Popen(

@@ -228,6 +228,7 @@ def test_a_folder_that_cannot_be_written_to_is_named(mini, home, capsys):
     assert "METAMIRROR_HOME" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="limits are POSIX")
 def test_a_full_disk_ends_with_2_and_leaves_what_was_there(mini, home, tmp_path):
     """A limit on the size of files stands for the full disk: both make `write` fail."""

@@ -485,6 +485,7 @@ def test_a_folder_is_no_target(server: Server, tmp_path: Path):
         fetch(server.url, tmp_path / "a", md5=None, attempts=0)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="needs signals")
 def test_a_killed_download_is_resumed(server: Server, target: Path):
     wait = threading.Event()

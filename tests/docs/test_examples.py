@@ -13,6 +13,8 @@ from PIL import Image
 
 import metamirror as mm
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
 
 

@@ -33,6 +33,17 @@ def package() -> griffe.Module:
     return site_api.read_package(ROOT / "src")
 
 
+def small_package(folder: Path, root: str) -> griffe.Module:
+    """A package with the public modules, all of them empty but its root."""
+    for module in site_api.PUBLIC:
+        place = folder.joinpath(*module.split("."))
+        place.mkdir(parents=True, exist_ok=True)
+        for package in (place, *place.relative_to(folder).parents):
+            (folder / package / "__init__.py").write_text('"""B."""\n')
+    (folder / "metamirror" / "__init__.py").write_text(root)
+    return site_api.read_package(folder)
+
+
 def test_every_public_name_is_on_the_page_and_documented(package):
     assert site_api.missing((ROOT / "docs" / site_api.PAGE).read_text(), package) == []
 
@@ -41,26 +52,17 @@ def test_a_name_that_is_missing_or_says_nothing_is_found(package, tmp_path):
     page = (ROOT / "docs" / site_api.PAGE).read_text()
     without = page.replace("::: metamirror.save\n", "")
     assert site_api.missing(without, package) == ["metamirror.save is public and not on the page"]
-    folder = tmp_path / "metamirror"
-    folder.mkdir()
-    (folder / "__init__.py").write_text('"""A."""\n\ndef quiet(): ...\n\n__all__ = ["quiet"]\n')
-    for module in ("mirror_maps", "models", "priors"):
-        (folder / f"{module}.py").write_text('"""B."""\n')
-    small = site_api.read_package(tmp_path)
+    small = small_package(tmp_path, '"""A."""\n\ndef quiet(): ...\n\n__all__ = ["quiet"]\n')
     assert site_api.missing("::: metamirror.quiet", small) == ["metamirror.quiet has no docstring"]
 
 
 def test_a_public_method_that_says_nothing_is_found(tmp_path):
-    folder = tmp_path / "metamirror"
-    folder.mkdir()
-    (folder / "__init__.py").write_text(
+    small = small_package(
+        tmp_path,
         '"""A."""\n\n__all__ = []\n\n'
         'class Base:\n    """B."""\n\n    def told(self):\n        """C."""\n\n'
-        'class Own(Base):\n    """D."""\n\n    def told(self): ...\n\n    def silent(self): ...\n'
+        'class Own(Base):\n    """D."""\n\n    def told(self): ...\n\n    def silent(self): ...\n',
     )
-    for module in ("mirror_maps", "models", "priors"):
-        (folder / f"{module}.py").write_text('"""E."""\n')
-    small = site_api.read_package(tmp_path)
     assert site_api.missing("::: metamirror.Own", small) == [
         "metamirror.Own.silent has no docstring"
     ]
@@ -116,6 +118,7 @@ def build(source: Path, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=source, capture_output=True, text=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "link", ["[x](nowhere.md)", "[x](#nowhere)", "![x](nowhere.png)", "[x](../outside.md)"]
 )
@@ -130,6 +133,7 @@ def test_a_broken_link_ends_the_build(link, tmp_path):
     assert re.search(r"nowhere|outside", done.stderr)
 
 
+@pytest.mark.slow
 def test_all_pages_are_built(site):
     for page in pages():
         assert (site / page).with_suffix(".html").is_file()
@@ -140,6 +144,7 @@ def test_all_pages_are_built(site):
     assert "<math" in (site / "theory.html").read_text()
 
 
+@pytest.mark.slow
 def test_every_public_method_is_on_the_page(site):
     """Below its class, or below the one that declares it."""
     page = (site / "api.html").read_text()
@@ -165,6 +170,7 @@ def test_every_public_method_is_on_the_page(site):
     assert missing == []
 
 
+@pytest.mark.slow
 def test_pages_fit_their_screen_and_ask_nothing_of_other_machines(site):
     handler = functools.partial(_Quiet, directory=str(site))
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)

@@ -15,6 +15,7 @@ from metamirror.methods import METHODS
 from metamirror.report import page
 
 
+@pytest.mark.slow
 def test_all_methods_stand_in_one_table(tmp_path: Path, capsys, monkeypatch):
     """As little as it ever does, one iteration each, on a smaller network."""
     small = replace(quickstart.BASE, width=4, image_size=16, steps=1, vectorize=False)

@@ -62,6 +62,7 @@ def test_a_drift_that_both_share_does_not_move_the_ratio():
     assert found.interval == pytest.approx((1.5, 1.5))
 
 
+@pytest.mark.slow
 def test_programs_take_turns_in_changing_order_and_own_their_memory():
     order = []
     programs = [
@@ -87,6 +88,7 @@ def test_programs_take_turns_in_changing_order_and_own_their_memory():
     assert heavy.peak_mb - light.peak_mb == pytest.approx(300, abs=40)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("prepare", "kind", "words"),
     [
@@ -118,6 +120,7 @@ def busy_child(pipe) -> None:
     pipe.recv()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
 def test_the_time_of_children_counts():
     context = multiprocessing.get_context("spawn")

@@ -20,6 +20,8 @@ from tests.faults import disks
 from tests.faults.killing import COMPARE, ended, started
 from tests.runs import forks, results
 
+pytestmark = pytest.mark.slow
+
 mounts = pytest.mark.skipif(not disks.available(), reason="this machine does not let us mount")
 
 

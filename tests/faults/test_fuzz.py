@@ -10,6 +10,8 @@ from serving import served
 from tests.faults import of_data, of_pages, of_runs, of_words
 from tests.faults.fuzzing import SECONDS, Target, fuzz
 
+pytestmark = pytest.mark.slow
+
 TARGETS = [*of_runs.TARGETS, *of_data.TARGETS, *of_words.TARGETS, *of_pages.TARGETS]
 INPUTS = 30
 """Of a target of weight 1."""

@@ -11,6 +11,8 @@ import pytest
 
 from tests.faults.killing import kill_adding, kill_checkpointing, kill_training
 
+pytestmark = pytest.mark.slow
+
 
 def test_training_survives_twenty_kills_at_random_moments(tmp_path: Path):
     kill_training(tmp_path, kills=20)

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.faults import offline
+
+pytestmark = pytest.mark.slow
 
 
 def test_a_quickstart_needs_no_network(tmp_path: Path):

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.faults.repeating import GLYPHS, repeat
+
+pytestmark = pytest.mark.slow
 
 
 def test_the_same_command_twice_gives_the_same_bits(tmp_path: Path):

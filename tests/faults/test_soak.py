@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.faults.soaking import SHARE, adapt, evaluate, serve
+
+pytestmark = pytest.mark.slow
 
 
 def test_adaptations_leave_nothing_behind():

@@ -83,6 +83,7 @@ def test_a_gradient_network_converges_where_block_iaf_diverges():
     assert float(losses[-1]) < 1e-6 * float(losses[0])
 
 
+@pytest.mark.slow
 def test_gradient_networks_converge_on_random_quadratics_for_every_admissible_step_size():
     """At least at the linear rate that the lemma gives: with |phi+ - phi| >= alpha m |G| and
     |G|^2 >= 2 mu L, each step multiplies L by 1 - 2 mu (1/(alpha M) - l/2) (alpha m)^2 at most."""

@@ -111,6 +111,7 @@ def test_a_little_skew_is_seen_in_single_precision():
     assert found.monotone
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["blockiaf", "gradnet"])
 def test_certify_takes_at_most_a_minute_on_conv4_with_64_filters(method):
     torch.manual_seed(0)

@@ -2,8 +2,7 @@
 
 It is built from the sources and installed, alone, into a new environment, which sees the packages
 of this one through a path. So this leaves untested that pip finds the dependencies which the wheel
-names, and that their newest versions do: `make wheel-test` does that, in an empty environment. `-m
-"not wheel"` leaves this out.
+names, and that their newest versions do: `make wheel-test` does that, in an empty environment.
 """
 
 from __future__ import annotations
@@ -22,6 +21,8 @@ import pytest
 
 from metamirror._version import __version__
 from metamirror.methods import METHODS
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 
@@ -62,7 +63,6 @@ def test_the_wheel_is_pure_and_complete(wheel):
     }
 
 
-@pytest.mark.wheel
 @pytest.mark.timeout(1200)  # of which a minute is the quickstart, on a machine that has time
 def test_a_stranger_runs_the_quickstart(wheel, tmp_path):
     venv.create(tmp_path / "venv", with_pip=False)

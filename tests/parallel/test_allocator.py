@@ -27,9 +27,12 @@ for _ in range(3):
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
-pytestmark = pytest.mark.skipif(
-    platform.libc_ver()[0] != "glibc", reason="glibc's allocator alone is tuned"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        platform.libc_ver()[0] != "glibc", reason="glibc's allocator alone is tuned"
+    ),
+]
 
 
 def page_faults(how: str, size: int) -> int:

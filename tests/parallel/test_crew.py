@@ -166,6 +166,7 @@ def test_a_process_that_is_killed_is_noticed():
             learner.meta_gradient(image_tasks(16), crew=crew)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").exists(), reason="looks for processes in /proc")
 def test_the_others_end_with_the_first_however_it_ends():
     script = (
@@ -184,6 +185,7 @@ def test_the_others_end_with_the_first_however_it_ends():
         time.sleep(0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").exists(), reason="looks for processes in /proc")
 def test_others_outlive_the_signals_of_a_whole_job_and_end_with_the_crew():
     learner = learner_of("maml")

@@ -15,6 +15,8 @@ from serving import served
 from tests.playground.browsing import DESK, PHONE, chromium
 from tests.playground.drawings import draw
 
+pytestmark = pytest.mark.slow
+
 SIGNS = ("ring", "zigzag", "bar")
 SCREENSHOTS = os.environ.get("METAMIRROR_SCREENSHOTS")
 

@@ -72,6 +72,7 @@ def one_client(server, client: int) -> tuple[list[float], list[list[float]]]:
     return found["chosen"]["losses"], chances
 
 
+@pytest.mark.slow
 def test_twenty_clients_at_once_all_get_the_right_answers(server):
     expected = [right_answer(kind) for kind in range(5)]
     with ThreadPoolExecutor(CLIENTS) as pool:
@@ -84,6 +85,7 @@ def test_twenty_clients_at_once_all_get_the_right_answers(server):
             assert one == pytest.approx(right, abs=1e-3)
 
 
+@pytest.mark.slow
 @needs_proc
 def test_an_answer_takes_less_than_half_a_second_of_a_processor(server):
     for start_name in starts():
@@ -100,6 +102,7 @@ def test_an_answer_takes_less_than_half_a_second_of_a_processor(server):
         assert taken < 0.5
 
 
+@pytest.mark.slow
 @needs_proc
 def test_memory_does_not_grow_with_the_models_that_were_adapted(server):
     def many(seed: int) -> None:

@@ -99,6 +99,7 @@ def test_a_run_learns_and_every_split_can_be_evaluated(split: str, pictures: Pat
     assert found["by_step"][-1]["accuracy"] > 100 / 3 + 10
 
 
+@pytest.mark.slow
 def test_a_thousand_tasks_take_the_memory_of_ten():
     few, many = peak(10, 5), peak(1000, 5)
     assert many < few + NOISE, f"{few} MB for 10 tasks and {many} MB for 1000"

@@ -17,6 +17,8 @@ import metamirror as mm
 from metamirror.cli.main import main
 from metamirror.storage import tensor_file
 
+pytestmark = pytest.mark.slow
+
 ENVIRONMENT = {
     **os.environ,
     "PYTHONPATH": str(Path(mm.__file__).parents[1]),

@@ -149,6 +149,7 @@ def test_what_is_finished_is_left_alone(whole: Path, capsys):
     assert json.loads(capsys.readouterr().out) == table_of(whole) == table
 
 
+@pytest.mark.slow
 def test_killed_and_started_again_it_ends_with_the_same_table(whole: Path, tmp_path: Path):
     out = tmp_path / "killed"
     process = begun(*GRID, "--out", str(out))
@@ -164,6 +165,7 @@ def test_killed_and_started_again_it_ends_with_the_same_table(whole: Path, tmp_p
     assert table_of(out, times=False) == table_of(whole, times=False)
 
 
+@pytest.mark.slow
 def test_interrupted_it_saves_and_goes_on(whole: Path, tmp_path: Path):
     out = tmp_path / "interrupted"
     process = begun(*GRID, "--out", str(out), "--jobs", "2")
@@ -266,6 +268,7 @@ def pictures(tmp_path_factory) -> Path:
     return out
 
 
+@pytest.mark.slow
 def test_of_a_study_all_but_the_weights_is_kept(
     pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
