@@ -337,7 +337,7 @@ def test_an_interrupted_run_ends_with_130_and_leaves_what_it_finished(tmp_path: 
 
 
 def test_an_output_that_knows_ascii_alone_gets_the_rest_escaped():
-    code = "from metamirror import cli; cli.main = lambda: print('1 ± 2'); cli.entry()"
+    code = "from metamirror.cli import main as cli; cli.main = lambda: print('1 ± 2'); cli.entry()"
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "PYTHONIOENCODING": "ascii", "OMP_NUM_THREADS": "1"},

@@ -13,6 +13,7 @@ import torch
 import metamirror as mm
 from metamirror.cli.main import main
 from metamirror.data import DATA_SETS
+from metamirror.storage import learner_file
 from metamirror.training.evaluate import evaluate_run, evaluate_stream
 from metamirror.training.train import train
 from tests.runs import Pictures, forks, small
@@ -77,7 +78,7 @@ def test_the_normalisation_can_be_changed_and_is_stated(pictures: Path, capsys):
 def test_best_or_last_can_be_chosen(pictures: Path):
     for which in ("best", "last"):
         found = evaluate_run(pictures, tasks=2, which=which)
-        assert found["step"] == mm.checkpoint.step_of(pictures, which)
+        assert found["step"] == learner_file.step_of(pictures, which)
 
 
 def test_the_same_tasks_are_taken_every_time(pictures: Path):

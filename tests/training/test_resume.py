@@ -10,6 +10,7 @@ import torch
 
 import metamirror as mm
 from metamirror.data import DATA_SETS
+from metamirror.storage import learner_file
 from metamirror.training import train as loop
 from metamirror.training.config import RunConfig
 from metamirror.training.train import train
@@ -108,8 +109,8 @@ def test_the_best_learner_is_that_of_its_validation(tmp_path: Path):
     lines = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
     losses = {line["step"]: line["val_loss"] for line in lines if "val_loss" in line}
     best = min(losses, key=losses.get)
-    assert mm.checkpoint.step_of(tmp_path, "best") == best
-    assert mm.checkpoint.step_of(tmp_path, "last") == 12
+    assert learner_file.step_of(tmp_path, "best") == best
+    assert learner_file.step_of(tmp_path, "last") == 12
 
 
 def test_a_longer_run_goes_on_where_the_shorter_ended(tmp_path: Path):

@@ -20,7 +20,7 @@ import torch
 
 import metamirror as mm
 from metamirror.cli.main import main
-from metamirror.storage import checkpoint, tensor_file
+from metamirror.storage import checkpoint, learner_file, tensor_file
 from metamirror.training import metrics_log
 from metamirror.training.config import load_config
 from metamirror.training.train import train
@@ -318,7 +318,7 @@ def test_a_signal_saves_and_ends(number: int, tmp_path: Path, whole: Path):
     (newest,) = checkpoint.files(tmp_path / "run")[1:]
     step = checkpoint.step_of(newest)
     assert step > 0
-    assert mm.checkpoint.step_of(tmp_path / "run", "last") == step
+    assert learner_file.step_of(tmp_path / "run", "last") == step
     last = json.loads(metrics.read_text().splitlines()[-1])["step"]
     assert step - 3 < last <= step
 

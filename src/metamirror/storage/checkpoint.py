@@ -213,8 +213,10 @@ def _fill_moments(
                 f"{origin} holds {name} of shape {tuple(value.shape)} for parameter {index}, "
                 f"which does not fit this run's optimiser"
             )
-        # Adam counts its steps on the CPU.
-        optimizer.state[p][name] = value.to(p.device) if value.dim() else value
+        # Adam counts its steps on the CPU. Moments have the strides of their parameter.
+        optimizer.state[p][name] = (
+            torch.empty_like(p, dtype=value.dtype).copy_(value) if name != "step" else value
+        )
     moments = {"step", "exp_avg", "exp_avg_sq"} if "betas" in optimizer.defaults else {MOMENTUM}
     for p, state in optimizer.state.items():
         if set(state) != moments:

@@ -236,4 +236,5 @@ def fill(learner: Learner, stored: dict[str, Tensor], origin: object) -> None:
     }.items():
         if name in stored:
             # Its type too: what was saved comes back bit for bit, whatever the model was built in.
-            tensor.data = stored[name].to(tensor.device)
+            # The strides are the model's own.
+            tensor.data = torch.empty_like(tensor.data, dtype=stored[name].dtype).copy_(stored[name])

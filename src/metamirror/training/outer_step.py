@@ -183,7 +183,9 @@ def descend(optimizer: torch.optim.Optimizer, flat: Tensor, factor: float) -> No
         group["lr"] = group.setdefault("full_lr", group["lr"]) * factor
     place_in = 0
     for p in parameters_of(optimizer):
-        p.grad = flat[place_in : place_in + p.numel()].view_as(p)
+        grad = flat[place_in : place_in + p.numel()].view_as(p)
+        # Fused optimisers walk memory: a gradient must have the strides of its parameter.
+        p.grad = grad if p.is_contiguous() else torch.empty_like(p).copy_(grad)
         place_in += p.numel()
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
