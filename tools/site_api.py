@@ -9,7 +9,13 @@ from typing import Any
 import griffe
 from mkdocs.exceptions import PluginError
 
-PUBLIC = ("metamirror", "metamirror.mirror_maps", "metamirror.models", "metamirror.core.priors")
+PUBLIC = (
+    "metamirror",
+    "metamirror.mirror_maps",
+    "metamirror.models",
+    "metamirror.core.priors",
+    "metamirror.testing",
+)
 """Modules whose names are promised."""
 
 TORCH_DECLARES = ("forward", "extra_repr")

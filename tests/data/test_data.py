@@ -10,18 +10,11 @@ import torch
 import metamirror as mm
 from metamirror.data import DATA_SETS
 from metamirror.data.addressing import SPLITS, noise_seed, task_generator
+from metamirror.testing.streams import same_tasks
 
 
 def stream(split: str = "train", **options):
     return mm.tasks("sinusoid", split, **{"shots": 10, "queries": 15, "batch": 4, **options})
-
-
-def same(a: mm.Task, b: mm.Task) -> bool:
-    return all(
-        torch.equal(t, u)
-        for one, other in zip(a, b, strict=True)
-        for t, u in zip(one, other, strict=True)
-    )
 
 
 def amplitude_and_phase(batch: mm.Batch) -> tuple[float, float, float]:
@@ -33,46 +26,12 @@ def amplitude_and_phase(batch: mm.Batch) -> tuple[float, float, float]:
     return math.hypot(a, b), math.atan2(-b, a), float(residual)
 
 
-def test_the_same_address_is_the_same_task():
-    assert same(stream()[5], stream()[5])
-
-
-def test_tasks_do_not_depend_on_the_order_they_are_asked_for():
-    forwards, backwards = stream(), stream()
-    there = [forwards[step] for step in range(4)]
-    back = [backwards[step] for step in reversed(range(4))]
-    assert all(same(a, b) for a, b in zip(there, reversed(back), strict=True))
-
-
 @pytest.mark.parametrize("batch", [1, 2, 7])
 def test_tasks_do_not_depend_on_how_many_stand_beside_them(batch: int):
     few, many = stream(batch=batch), stream(batch=9)
     for index in range(batch):
-        assert same(few.task(3, index), many.task(3, index))
+        assert same_tasks(few.task(3, index), many.task(3, index))
     assert few.seeds(3) == many.seeds(3)[:batch]
-
-
-def test_a_stack_holds_the_tasks_of_its_step():
-    tasks = stream()
-    stacked = tasks[2]
-    for index in range(4):
-        chosen = mm.Task(*(mm.Batch(b.x[index], b.y[index]) for b in stacked))
-        assert same(chosen, tasks.task(2, index))
-
-
-def test_tasks_do_not_depend_on_the_random_state():
-    torch.manual_seed(0)
-    first = stream()[0]
-    torch.manual_seed(1)
-    assert same(stream()[0], first)
-
-
-def test_drawing_tasks_leaves_the_random_state_alone():
-    torch.manual_seed(0)
-    before = torch.get_rng_state()
-    stream()[0]
-    stream().seeds(0)
-    assert torch.equal(torch.get_rng_state(), before)
 
 
 def addresses() -> list[tuple[int, str, int, int]]:

@@ -16,6 +16,7 @@ from metamirror.core.tasks import Task
 from metamirror.data.augment import augmentation
 from metamirror.data.image_set import ImageClass, ImageSet, with_quarter_turns
 from metamirror.data.image_tasks import ImageTasks
+from metamirror.testing.streams import same_tasks
 
 
 def image_set(
@@ -42,12 +43,6 @@ def rows_of(x: torch.Tensor) -> torch.Tensor:
     values = (x * 255).round().long()[..., 0, 1:3, 1:3].flatten(-2)
     high, low = values[..., 0], values[..., 1]
     return high * 256 + low
-
-
-def same(a: Task, b: Task) -> bool:
-    return all(
-        torch.equal(t, u) for x, y in zip(a, b, strict=True) for t, u in zip(x, y, strict=True)
-    )
 
 
 def test_shapes_types_and_range():
@@ -89,16 +84,16 @@ def test_the_same_address_is_the_same_task_whoever_asks():
     for index in range(5):
         alone = stream(batch=1).task(7, index)
         share = everyone.stack(7, [index])
-        assert same(Task(*(type(b)(b.x[index], b.y[index]) for b in everyone[7])), alone)
+        assert same_tasks(Task(*(type(b)(b.x[index], b.y[index]) for b in everyone[7])), alone)
         assert torch.equal(share.support.x[0], alone.support.x)
 
 
 def test_other_seeds_steps_and_splits_are_other_tasks():
     images = image_set(24, splits=("train", "val"))
     first = stream(images)[0]
-    assert not same(first, stream(images, seed=1)[0])
-    assert not same(first, stream(images)[1])
-    assert not same(first, stream(images, "val")[0])
+    assert not same_tasks(first, stream(images, seed=1)[0])
+    assert not same_tasks(first, stream(images)[1])
+    assert not same_tasks(first, stream(images, "val")[0])
 
 
 def test_splits_never_meet():
@@ -164,8 +159,8 @@ def test_nothing_is_augmented_by_default_and_augmentation_has_an_address():
     plain = stream(batch=2)
     assert plain.augment is None
     both = [stream(batch=2, augment=augmentation("flip,shift")) for _ in range(2)]
-    assert same(both[0][3], both[1][3])
-    assert not same(both[0][3], plain[3])
+    assert same_tasks(both[0][3], both[1][3])
+    assert not same_tasks(both[0][3], plain[3])
     assert torch.equal(both[0][3].support.y, plain[3].support.y)
     alone = stream(batch=1, augment=augmentation("flip,shift")).task(3, 1)
     assert torch.equal(both[0][3].query.x[1], alone.query.x)

@@ -75,18 +75,3 @@ FLOWS = {
     "blockIAF by index": lambda: BlockIAF(SHAPES, blocks="index"),
     "blockIAF, exponential": lambda: BlockIAF(SHAPES, scale="exponential"),
 }
-
-
-def flat(params: Params) -> Tensor:
-    return torch.cat([p.reshape(-1) for p in params.values()])
-
-
-def unflat(vector: Tensor, shapes=SHAPES) -> Params:
-    sizes = [torch.Size(s).numel() for s in shapes.values()]
-    parts = vector.split(sizes)
-    return {n: p.reshape(s) for (n, s), p in zip(shapes.items(), parts, strict=True)}
-
-
-def jacobian(g: MirrorMap, z: Params) -> Tensor:
-    shapes = {name: tuple(p.shape) for name, p in z.items()}
-    return torch.func.jacrev(lambda v: flat(g(unflat(v, shapes))))(flat(z)).detach()

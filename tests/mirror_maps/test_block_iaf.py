@@ -12,7 +12,8 @@ from metamirror.core.geometry import State
 from metamirror.core.inner_loop import descend
 from metamirror.mirror_maps import BlockIAF, GradientNet, MirrorMap, Partition, certify
 from metamirror.mirror_maps.mirror_descent import MirrorGeometry
-from tests.mirror_maps.maps import FLOWS, SHAPES, flat, jacobian, point, randomised
+from metamirror.testing.maps import flat, jacobian
+from tests.mirror_maps.maps import FLOWS, SHAPES, point, randomised
 from tests.networks import image_tasks, smooth_conv
 
 A = torch.tensor([[1.0, -0.9], [-0.9, 1.0]], dtype=torch.float64)

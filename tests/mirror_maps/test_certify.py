@@ -7,7 +7,8 @@ import torch
 
 import metamirror as mm
 from metamirror.mirror_maps import Diagonal, Linear, certify
-from tests.mirror_maps.maps import FLOWS, GRADIENT_MAPS, QUADRATIC_MAPS, jacobian, point, randomised
+from metamirror.testing.maps import jacobian
+from tests.mirror_maps.maps import FLOWS, GRADIENT_MAPS, QUADRATIC_MAPS, point, randomised
 
 
 @pytest.mark.parametrize("name", {**GRADIENT_MAPS, **QUADRATIC_MAPS, **FLOWS})

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from metamirror.mirror_maps import BlockIAF, GradientNet, MirrorMap
-from tests.mirror_maps.maps import SHAPES, flat, point, randomised
+from metamirror.testing.maps import flat
+from tests.mirror_maps.maps import SHAPES, point, randomised
 
 # Kernels of equal shape, modes of size one, vectors of several lengths, a scalar.
 CONV = {

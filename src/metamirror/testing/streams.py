@@ -1,0 +1,109 @@
+"""What a task stream must keep: a task depends on its address alone."""
+
+from __future__ import annotations
+
+import torch
+
+from metamirror.core.tasks import Batch, Task, check_labels, check_task
+from metamirror.data.task_stream import TaskStream
+from metamirror.testing.differences import require
+
+
+def check_task_stream(stream: TaskStream) -> None:
+    """Check the form of a stream's tasks, and that each depends on its address alone.
+
+    Resuming, distributing and comparing are exact only with such a stream.
+
+    Raises:
+        AssertionError: names what is wrong.
+
+    >>> import metamirror as mm
+    >>> check_task_stream(mm.tasks("sinusoid", shots=5, batch=2))
+    """
+    for check in (check_form, check_repeats, check_variety, check_refusals):
+        check(stream)
+
+
+def check_form(stream: TaskStream) -> None:
+    """Check shapes, labels and values against what the stream says of itself."""
+    tasks = stream[0]
+    try:
+        check_task(tasks)
+        for name, batch in zip(("support", "query"), tasks, strict=True):
+            check_labels(batch, name, stream.outputs)
+    except ValueError as error:
+        raise AssertionError(f"stream[0] is no stack of tasks: {error}") from error
+    x, y = tasks.support
+    require(len(x) == stream.batch, f"stream[0] holds {len(x)} tasks; batch is {stream.batch}")
+    said = f"but example_shape is {stream.example_shape} and outputs is {stream.outputs}"
+    require(
+        tuple(x.shape[2:]) == tuple(stream.example_shape),
+        f"an example has shape {tuple(x.shape[2:])}, {said}: models are built from these",
+    )
+    if y.is_floating_point():
+        require(
+            tuple(y.shape[2:]) == (stream.outputs,),
+            f"a target has shape {tuple(y.shape[2:])}, {said}: models are built from these",
+        )
+    else:
+        for i, labels in enumerate(y.tolist()):
+            missing = sorted(set(range(stream.outputs)) - set(labels))
+            require(not missing, f"task {i} has no support example of the labels {missing}")
+
+
+def check_repeats(stream: TaskStream) -> None:
+    """Check that a task is the same in any order, beside any others, in any random state."""
+    first = [stream[step] for step in (0, 1, 5)]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(7)
+        before = torch.get_rng_state()
+        again = [stream[step] for step in (5, 1, 0)][::-1]
+        untouched = torch.equal(torch.get_rng_state(), before)
+    require(
+        all(same_tasks(a, b) for a, b in zip(first, again, strict=True)),
+        "stream[step] changes with the order or with torch's random state: draw a task from "
+        "metamirror.data.addressing.task_generator(seed, split, step, index) alone",
+    )
+    require(untouched, "drawing a task changes torch's random state: use a generator of its own")
+    for index in range(stream.batch):
+        whole = Task(*(Batch(b.x[index], b.y[index]) for b in first[1]))
+        share = Task(*(Batch(b.x[0], b.y[0]) for b in stream.stack(1, [index])))
+        require(
+            same_tasks(whole, stream.task(1, index)) and same_tasks(whole, share),
+            f"task {index} of stream[1] is not stream.task(1, {index}): a task must not depend on "
+            f"those drawn with it",
+        )
+
+
+def check_variety(stream: TaskStream) -> None:
+    """Check that steps and tasks differ, and that queries are not the support set again."""
+    seen: list[tuple[int, int, Task]] = []
+    for step in range(3):
+        for index in range(stream.batch):
+            task = stream.task(step, index)
+            for s, i, other in seen:
+                require(
+                    not same_tasks(task, other),
+                    f"task({step}, {index}) is task({s}, {i}): draw from both step and index",
+                )
+            seen.append((step, index, task))
+            known = task.support.x.flatten(1)
+            new = [not (known == x.flatten()).all(1).any() for x in task.query.x]
+            require(any(new), f"task({step}, {index}) has no query that is not in its support set")
+
+
+def check_refusals(stream: TaskStream) -> None:
+    """Check that a negative step or index is refused."""
+    for address in ((-1, 0), (0, -1)):
+        try:
+            stream.task(*address)
+        except ValueError:
+            continue
+        raise AssertionError(f"task{address} gives a task; raise ValueError for a negative number")
+
+
+def same_tasks(a: Task, b: Task) -> bool:
+    """Return whether two tasks, or stacks of them, are equal to the bit."""
+    return all(
+        torch.equal(t, u) for x, y in zip(a, b, strict=True) for t, u in zip(x, y, strict=True)
+    )
