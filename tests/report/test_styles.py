@@ -7,7 +7,8 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from metamirror.report.styles import PALETTE
+import metamirror as mm
+from metamirror.report.styles import CHOSEN, Style, style_of, styles_of
 
 # Full dichromacy, on linear RGB: Machado, Oliveira and Fernandes (2009).
 EYES = {
@@ -53,13 +54,36 @@ def lab(rgb: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("ground", [0, 1], ids=["light", "dark"])
 @pytest.mark.parametrize("eyes", EYES)
 def test_any_two_methods_differ_to_any_eye(eyes: str, ground: int):
-    seen = [lab(EYES[eyes] @ linear(pair[ground])) for pair in PALETTE]
+    seen = [lab(EYES[eyes] @ linear(pair[ground])) for pair in CHOSEN]
     assert min(float(np.linalg.norm(a - b)) for a, b in combinations(seen, 2)) > 18
 
 
 @pytest.mark.parametrize("ground", [0, 1], ids=["light", "dark"])
 def test_every_line_stands_out_from_its_ground(ground: int):
     below = LUMINANCE @ linear(GROUNDS[ground])
-    for pair in PALETTE:
-        own = LUMINANCE @ linear(pair[ground])
+    for index in range(40):
+        own = LUMINANCE @ linear(Style(index).colours[ground])
         assert (max(own, below) + 0.05) / (min(own, below) + 0.05) > 2.8
+
+
+def looks(styles: list[Style]) -> set[tuple]:
+    return {(style.colours, style.marker, style.dashes) for style in styles}
+
+
+def test_forty_methods_have_forty_looks_and_colours():
+    names = [f"method{i}" for i in range(40)]
+    styles = styles_of(names)
+    assert len(looks(styles)) == len({style.colours for style in styles}) == 40
+    assert [style_of(name) for name in reversed(names)] == styles[::-1]
+
+
+def test_registered_methods_have_the_first_looks_and_a_variant_has_its_method_s():
+    assert [style_of(method).index for method in mm.METHODS] == list(range(len(mm.METHODS)))
+    for variant in ("blockiaf:variant=released", "blockiaf-1shot"):
+        assert style_of(variant) == style_of("blockiaf")
+
+
+def test_curves_of_one_method_differ_in_their_dashes_alone():
+    styles = styles_of(["maml"] * 40)
+    assert len({style.colours for style in styles}) == 1
+    assert len(looks(styles)) == 40

@@ -30,8 +30,7 @@ from metamirror.experiments.cost import (
     parse_shape,
 )
 from metamirror.experiments.quickstart import quickstart as run_quickstart
-from metamirror.report.cost import cost_table
-from metamirror.report.tables import show
+from metamirror.report.tables import cost_table, show
 from metamirror.storage.atomic import to_json
 from metamirror.training.config import RunConfig
 

@@ -26,7 +26,7 @@ from metamirror.playground.requests import Adapt, read_adapt, read_predict
 from metamirror.playground.samples import SETS, sample
 from metamirror.playground.shelf import Shelf
 from metamirror.playground.workers import Workers
-from metamirror.report.stylesheet import colours
+from metamirror.report.styles import colours
 from metamirror.storage.atomic import to_json
 
 KINDS = {

@@ -227,3 +227,8 @@ def entries(value: object) -> list[dict[str, Any]]:
 def mapping(value: object) -> dict[str, Any]:
     """A dictionary, empty if it is none."""
     return value if isinstance(value, dict) else {}
+
+
+def text(value: object) -> str:
+    """Return a value in words; None is none."""
+    return "" if value is None else str(value)

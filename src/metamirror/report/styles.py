@@ -1,15 +1,19 @@
-"""One colour and one marker for a method, the same in every picture."""
+"""One colour and one marker for each method, the same in every figure."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Iterable
+from colorsys import hls_to_rgb
 from dataclasses import dataclass
+from importlib.resources import files
+
+from matplotlib.colors import to_hex
 
 from metamirror.methods import METHODS
 
-PALETTE = (
+CHOSEN = (
     ("#3c4048", "#d5d9e0"),
     ("#e97602", "#ff9c00"),
     ("#009ce6", "#63c8ff"),
@@ -21,49 +25,74 @@ PALETTE = (
     ("#5d0097", "#8f52ff"),
     ("#979797", "#797879"),
 )
-"""On light and on dark ground; any two can be told apart without red, green or blue cones.
+"""On a light and on a dark background: readers with any colour vision can tell any two apart.
 
-The markers differ as well, for print in grey.
+Further colours are computed; no more than about ten can have this property.
 """
 
 MARKERS = "os^vDPX*ph"
-"""As matplotlib names them."""
+"""As matplotlib names them; they differ as well, for print in grey."""
 
-DASHES = ((), (6.0, 3.0), (2.0, 2.5), (8.0, 3.0, 2.0, 3.0))
-"""Of the first, second, ... curve of one method."""
+_indices: dict[str, int] = {}
 
 
 @dataclass(frozen=True)
 class Style:
-    """How a method looks: an index into the palette and the markers, and the dashes of a line."""
+    """The look of a curve: the number of its method, and how many curves of it came before."""
 
     index: int
-    dashes: tuple[float, ...] = ()
+    repeat: int = 0
 
     @property
-    def colour(self) -> str:
-        """On light ground."""
-        return PALETTE[self.index][0]
+    def colours(self) -> tuple[str, str]:
+        """The colour on a light and on a dark background."""
+        if self.index < len(CHOSEN):
+            return CHOSEN[self.index]
+        # The golden angle never returns to a hue, and neighbours are far apart.
+        hue = 137.508 / 360 * self.index % 1
+        light, dark = hls_to_rgb(hue, 0.36, 0.6), hls_to_rgb(hue, 0.7, 0.7)
+        return to_hex(light), to_hex(dark)
+
+    @property
+    def css(self) -> str:
+        """The colour as CSS, which follows the page's background."""
+        return f"light-dark({', '.join(self.colours)})"
 
     @property
     def marker(self) -> str:
-        """As matplotlib names it."""
-        return MARKERS[self.index]
+        """The marker, as matplotlib names it."""
+        return MARKERS[self.index % len(MARKERS)]
+
+    @property
+    def dashes(self) -> tuple[float, ...]:
+        """Lengths of lines and gaps: solid, then a dash, a dash and a dot, a dash and two dots."""
+        return (6.0, 3.0) + (1.5, 3.0) * (self.repeat - 1) if self.repeat else ()
 
 
 def style_of(method: str) -> Style:
-    """The style of a method, by its place in the registry; anything may follow its name."""
+    """Return the style of a method; options or a run's name may follow the method's key.
+
+    Registered methods are numbered in the order of the registry, others as they are met.
+    """
     key = re.split(r"\W", method, maxsplit=1)[0]
-    keys = list(METHODS)
-    return Style((keys.index(key) if key in keys else len(PALETTE) - 1) % len(PALETTE))
+    for name in (*METHODS, key):
+        _indices.setdefault(name, len(_indices))
+    return Style(_indices[key])
 
 
 def styles_of(methods: Iterable[str]) -> list[Style]:
-    """A style for each curve; further curves of one method have its colour and other dashes."""
+    """Return a style for each curve; further curves of a method differ in their dashes."""
     seen: Counter[int] = Counter()
     styles = []
     for method in methods:
         index = style_of(method).index
-        styles.append(Style(index, DASHES[seen[index] % len(DASHES)]))
+        styles.append(Style(index, seen[index]))
         seen[index] += 1
     return styles
+
+
+def colours() -> str:
+    """Return the colours of pages and methods as CSS; class `m3` is the method of index 3."""
+    methods = (f".m{style.index} {{ --c: {style.css}; }}" for style in map(style_of, METHODS))
+    page = files("metamirror.report").joinpath("templates/colours.css").read_text()
+    return page + "\n".join(methods)

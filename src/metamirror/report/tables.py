@@ -1,4 +1,4 @@
-"""The table of a comparison as Markdown, CSV, LaTeX and on a terminal: one layout for all four."""
+"""The table of a comparison as Markdown, CSV, LaTeX, on a terminal and in a page: one layout."""
 
 from __future__ import annotations
 
@@ -18,42 +18,65 @@ UNITS = {"accuracy": "accuracy, %", "mse": "MSE"}
 FAILED, SOME_FAILED, MISSING = "failed", "†", "–"
 ROOM = 16
 """Characters of a terminal for each column of a table that is shown whole."""
+OF_THE_PAPER = (
+    "In the paper: its Table 1, at 84x84 pixels; all but blockIAF's are quoted there from other "
+    "papers, with networks, budgets and protocols of their own."
+)
+"""What must be known of figures that stand beside ours."""
 
 
 @dataclass(frozen=True)
-class Entry:
-    """What stands in one place of the table."""
+class Cell:
+    """What stands in one place of a table.
+
+    Attributes:
+        text: the text.
+        bold: whether it is emphasised.
+        notes: small lines below it, in a page.
+        kind: "good" or "bad", for its colour in a page.
+        tooltip: what a page shows when the pointer is over it.
+    """
 
     text: str
     bold: bool = False
+    notes: tuple[str, ...] = ()
+    kind: str = ""
+    tooltip: str = ""
+
+
+@dataclass(frozen=True)
+class Column:
+    """The heading of a column; a page aligns by its kind ("number", "broad" or "")."""
+
+    title: str
+    kind: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns and rows of cells, before they are written in some language."""
+
+    columns: list[Column]
+    rows: list[list[Cell]]
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The table before it is written in some language.
-
-    Attributes:
-        protocol: the line above it.
-        header: of each column.
-        rows: methods.
-        controls: the rows below them.
-        notes: the lines below it.
-    """
+    """A comparison: the line above the table, methods, controls with the same columns, notes."""
 
     protocol: str
-    header: list[str]
-    rows: list[list[Entry]]
-    controls: list[list[Entry]]
+    methods: Table
+    controls: Table
     notes: list[str]
 
 
 def measure_of(table: Mapping[str, Any]) -> str:
-    """What a table is about: accuracy or mse."""
+    """Return what a table is about: accuracy or mse."""
     return "mse" if any("mse" in row for row in table["rows"]) else "accuracy"
 
 
 def plus_minus(measure: str, value: float | None, half: float | None) -> str:
-    """A figure with half its interval.
+    """Return a figure with half its interval.
 
     >>> plus_minus("accuracy", 48.701, 1.838)
     '48.70 ± 1.84'
@@ -65,80 +88,72 @@ def plus_minus(measure: str, value: float | None, half: float | None) -> str:
 
 
 def lay_out(table: Mapping[str, Any]) -> Layout:
-    """The columns of the paper's table, for each number of shots, and what we add to them."""
+    """Return the columns of the paper's table, for each number of shots, and what we add."""
     measure, rows = measure_of(table), table["rows"]
     shots = list(dict.fromkeys(row["shots"] for row in rows))
-    by_label: dict[str, dict[int, Row]] = {}
+    by_method: dict[str, dict[int, Row]] = {}
     for row in rows:
-        by_label.setdefault(row["method"], {})[row["shots"]] = row
+        by_method.setdefault(row["method"], {})[row["shots"]] = row
     published = any(row["published"] for row in rows)
-    header = ["method", "lower-level optimiser", "loss geometry"]
-    for count in shots:
-        # With one number of shots, the line above the table has it.
-        of = f"{count}-shot " if len(shots) > 1 else ""
-        header.append(f"{of}{UNITS[measure]}")
-        header += [f"{of}in the paper"] if published else []
-        header.append(f"{of}less MAML, paired")
-    header.append("extra parameters")
-    header += (
-        [f"{count}-shot time / MAML" for count in shots] if len(shots) > 1 else ["time / MAML"]
-    )
+    columns = [Column("method")]
+    columns += [Column(title, "broad") for title in ("lower-level optimiser", "loss geometry")]
+    # With one number of shots, the line above the table has it.
+    prefixes = [f"{count}-shot " if len(shots) > 1 else "" for count in shots]
+    for prefix in prefixes:
+        titles = [UNITS[measure], *(["in the paper"] if published else []), "less MAML, paired"]
+        columns += [Column(f"{prefix}{title}", "number") for title in titles]
+    columns.append(Column("extra parameters", "number"))
+    columns += [Column(f"{prefix}time / MAML", "number") for prefix in prefixes]
 
-    def line(own: dict[int, Row]) -> list[Entry]:
+    def cells(own: dict[int, Row]) -> list[Cell]:
         first = next(iter(own.values()))
-        entries = [Entry(str(first[key])) for key in ("title", "optimizer", "geometry")]
-        for count in shots:
-            row = own[count]
-            entries.append(Entry(result(row, measure), row["bold"]))
-            entries += [Entry(row["published"] or MISSING)] if published else []
-            entries.append(Entry(paired(row["difference_to_maml"], measure)))
+        key = first["method"] if first["method"] != first["title"] else ""
+        found = [Cell(first["title"], notes=(key, first["note"] or ""))]
+        found += [Cell(first[name]) for name in ("optimizer", "geometry")]
+        for row in (own.get(count) for count in shots):
+            if row is None:
+                found += [Cell(MISSING)] * (3 if published else 2)
+                continue
+            found.append(_result(row, measure))
+            found += [Cell(row["published"] or MISSING)] if published else []
+            found.append(_paired(row["difference_to_maml"], measure))
         extra = first["extra_parameters"]
-        entries.append(Entry(MISSING if extra is None else f"{extra:,}"))
-        for count in shots:
-            relative = own[count]["relative_to_maml"]
-            entries.append(Entry(MISSING if relative is None else f"{relative:.2f}"))
-        return entries
+        found.append(Cell(MISSING if extra is None else f"{extra:,.0f}"))
+        times = [own[count]["relative_to_maml"] if count in own else None for count in shots]
+        return found + [Cell(MISSING if time is None else f"{time:.2f}") for time in times]
 
-    of_kind: dict[str, list[list[Entry]]] = {"method": [], "control": []}
-    for own in by_label.values():
-        of_kind[next(iter(own.values()))["kind"]].append(line(own))
-    return Layout(
-        table["protocol"]["line"], header, of_kind["method"], of_kind["control"], _notes(rows)
-    )
+    of_kind: dict[bool, list[list[Cell]]] = {False: [], True: []}
+    for own in by_method.values():
+        of_kind[next(iter(own.values()))["kind"] == "control"].append(cells(own))
+    methods, controls = (Table(columns, of_kind[control]) for control in (False, True))
+    return Layout(table["protocol"]["line"], methods, controls, _notes(rows, measure))
 
 
-def result(row: Row, measure: str) -> str:
-    """The figure of a row; one that lost a seed is marked."""
-    if row[measure] is None:
-        return FAILED if row["status"] == "failed" else MISSING
-    mark = f" {SOME_FAILED}" if row["status"] != "done" else ""
-    return plus_minus(measure, row[measure], row["ci95"]) + mark
+def _result(row: Row, measure: str) -> Cell:
+    """Return the figure of a row; one that lost a seed is marked."""
+    seeds = {s["seed"]: s[measure] for s in row["seeds"] if s["seed"] is not None}
+    tooltip = "; ".join(f"seed {seed}: {v:.{DIGITS[measure]}f}" for seed, v in seeds.items())
+    notes: tuple[str, ...] = (f"{len(seeds)} seed{'s' if len(seeds) > 1 else ''}",) if seeds else ()
+    text = plus_minus(measure, row[measure], row["ci95"])
+    if row["status"] != "done":
+        notes += (f"{row['status']}: {row['reason']}",)
+        text = FAILED if row["status"] == "failed" else MISSING
+        if row[measure] is not None:
+            text = f"{plus_minus(measure, row[measure], row['ci95'])} {SOME_FAILED}"
+    return Cell(text, row["bold"], notes, "bad" if row["status"] != "done" else "", tooltip)
 
 
-def paired(difference: Mapping[str, float] | None, measure: str) -> str:
-    """A difference with its interval.
-
-    >>> paired({"mean": 1.5, "low": 0.25, "high": 2.75}, "accuracy")
-    '+1.50 [+0.25, +2.75]'
-    """
+def _paired(difference: Mapping[str, float] | None, measure: str) -> Cell:
+    """Return a difference with its interval."""
     if difference is None or difference["mean"] is None:
-        return MISSING
-    digits = DIGITS[measure]
-    mean, low, high = (
-        "?" if difference[key] is None else f"{difference[key]:+.{digits}f}"
-        for key in ("mean", "low", "high")
-    )
-    return f"{mean} [{low}, {high}]"
+        return Cell(MISSING)
+    digits, ends = DIGITS[measure], [difference[key] for key in ("mean", "low", "high")]
+    mean, low, high = ("?" if end is None else f"{end:+.{digits}f}" for end in ends)
+    sure = None not in ends and not ends[1] <= 0 <= ends[2]
+    return Cell(f"{mean} [{low}, {high}]", notes=() if sure else ("not significant",))
 
 
-OF_THE_PAPER = (
-    "In the paper: its Table 1, at 84x84 pixels; all but blockIAF's are quoted there from other "
-    "papers, with networks, budgets and protocols of their own."
-)
-"""What must be known of figures that stand beside ours."""
-
-
-def _notes(rows: Sequence[Row]) -> list[str]:
+def _notes(rows: Sequence[Row], measure: str) -> list[str]:
     counts: dict[str, dict[int, int]] = {}
     for row in rows:
         if any(s["seed"] is not None for s in row["seeds"]):
@@ -148,8 +163,9 @@ def _notes(rows: Sequence[Row]) -> list[str]:
     over += " (over tasks where a row has one seed)" if 1 in seeds and len(seeds) > 1 else ""
     notes = [
         f"± and [ ] are 95 % intervals {over}. Bold: the best, and all within its interval.",
-        "Less MAML: on the same test tasks and seeds. Time: of an iteration, as the runs were "
-        "timed while they went; `metamirror cost` measures it with care.",
+        "Less MAML: the difference on the same test tasks and seeds; it is not significant if its "
+        "interval includes zero. Time: of a training iteration, measured during the runs; "
+        "`metamirror cost` measures it more precisely.",
     ]
     if any(row["published"] for row in rows):
         notes.append(OF_THE_PAPER)
@@ -157,11 +173,11 @@ def _notes(rows: Sequence[Row]) -> list[str]:
         told = (f"{method} {_by_shots(own)}" for method, own in counts.items())
         notes.append(f"Seeds: {', '.join(told)}.")
     for row in rows:
-        where = f"{row['title']}, {row['shots']}-shot"
         if row["status"] != "done":
-            mark = f"{SOME_FAILED} " if row["seeds"] else ""
+            mark = "" if row[measure] is None else f"{SOME_FAILED} "
+            where = f"{row['title']}, {row['shots']}-shot"
             notes.append(f"{mark}{where} ({row['status']}): {row['reason']}")
-    said = {row["title"]: row["note"] for row in rows if row.get("note")}
+    said = {row["title"]: row["note"] for row in rows if row["note"]}
     return notes + [f"{title}: {note}." for title, note in said.items()]
 
 
@@ -172,21 +188,18 @@ def _by_shots(counts: Mapping[int, int]) -> str:
 
 
 def markdown(table: Mapping[str, Any]) -> str:
-    """The table for a README."""
+    """Return the table for a README."""
     layout = lay_out(table)
 
-    def line(texts: Sequence[str]) -> str:
+    def line(cells: Sequence[Cell], mark: str = "") -> str:
+        texts = [f"**{cell.text}**" if cell.bold else cell.text for cell in cells]
+        texts[0] = mark + texts[0]
         return "| " + " | ".join(text.replace("|", "\\|") for text in texts) + " |"
 
-    lines = [layout.protocol, "", line(layout.header), line(["---"] * len(layout.header))]
-
-    def texts(row: Sequence[Entry]) -> list[str]:
-        return [f"**{e.text}**" if e.bold else e.text for e in row]
-
-    lines += [line(texts(row)) for row in layout.rows]
-    for row in layout.controls:
-        first, *rest = texts(row)
-        lines.append(line([f"*control:* {first}", *rest]))
+    titles = [Cell(column.title) for column in layout.methods.columns]
+    lines = [layout.protocol, "", line(titles), line([Cell("---")] * len(titles))]
+    lines += map(line, layout.methods.rows)
+    lines += [line(row, "*control:* ") for row in layout.controls.rows]
     return "\n".join([*lines, "", *(f"- {note}" for note in layout.notes), ""])
 
 
@@ -203,26 +216,23 @@ SPECIAL = {c: f"\\{c}" for c in "&%$#_{}"} | {
 
 
 def latex(table: Mapping[str, Any]) -> str:
-    """The table for a paper; needs the package booktabs."""
+    """Return the table for a paper; needs the package booktabs."""
     layout = lay_out(table)
 
-    def plain(text: str) -> str:
-        return "".join(SPECIAL.get(c, c) for c in text)
+    def line(cells: Sequence[Cell]) -> str:
+        texts = ["{" + "".join(SPECIAL.get(c, c) for c in cell.text) + "}" for cell in cells]
+        bold = [r"\textbf" if cell.bold else "" for cell in cells]
+        return " & ".join(map(str.__add__, bold, texts)) + r" \\"
 
-    def line(entries: Sequence[Entry]) -> str:
-        texts = (
-            f"\\textbf{{{plain(e.text)}}}" if e.bold else f"{{{plain(e.text)}}}" for e in entries
-        )
-        return " & ".join(texts) + r" \\"
-
+    columns = layout.methods.columns
     lines = [
         f"% {layout.protocol}",
-        f"\\begin{{tabular}}{{lll{'r' * (len(layout.header) - 3)}}}",
+        f"\\begin{{tabular}}{{{''.join('r' if c.kind == 'number' else 'l' for c in columns)}}}",
         r"\toprule",
-        line([Entry(text) for text in layout.header]),
+        line([Cell(column.title) for column in columns]),
         r"\midrule",
-        *map(line, layout.rows),
-        *([r"\midrule", *map(line, layout.controls)] if layout.controls else []),
+        *map(line, layout.methods.rows),
+        *([r"\midrule", *map(line, layout.controls.rows)] if layout.controls.rows else []),
         r"\bottomrule",
         r"\end{tabular}",
         *(f"% {note}" for note in layout.notes),
@@ -231,43 +241,59 @@ def latex(table: Mapping[str, Any]) -> str:
 
 
 def as_csv(table: Mapping[str, Any]) -> str:
-    """One line for each row and number of shots, unrounded."""
-    measure = measure_of(table)
-    plain = ("method", "title", "optimizer", "geometry", "kind", "shots", measure, "ci95")
-    after = ("extra_parameters", "seconds_per_iteration", "relative_to_maml", "bold", "status")
+    """Return one line for each row and number of shots, unrounded."""
+    first = ("method", "title", "optimizer", "geometry", "kind", "shots", measure_of(table), "ci95")
+    last = ("extra_parameters", "seconds_per_iteration", "relative_to_maml", "bold", "status")
     ends = ("mean", "low", "high")
+    differences = [f"difference_to_maml_{end}" for end in ends]
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
-    differences = [f"difference_to_maml_{end}" for end in ends]
-    writer.writerow([*plain, "seeds", "published", *differences, *after, "reason"])
+    writer.writerow([*first, "seeds", "published", *differences, *last, "reason"])
     for row in table["rows"]:
-        difference = row["difference_to_maml"] or dict.fromkeys(ends)
-        writer.writerow(
-            [
-                *(row[key] for key in plain),
-                len(row["seeds"]),
-                row["published"],
-                *(difference[end] for end in ends),
-                *(row[key] for key in after),
-                row["reason"],
-            ]
-        )
+        gap = row["difference_to_maml"] or dict.fromkeys(ends)
+        middle = [len(row["seeds"]), row["published"], *(gap[end] for end in ends)]
+        writer.writerow([*(row[k] for k in first), *middle, *(row[k] for k in (*last, "reason"))])
     return file.getvalue()
 
 
 def show(table: Mapping[str, Any], console: Console) -> None:
-    """The table on a terminal; a narrow one does without optimiser and geometry."""
+    """Print the table on a terminal; a narrow one does without optimiser and geometry."""
     layout = lay_out(table)
-    count = len(layout.header)
-    columns = [i for i in range(count) if i not in (1, 2) or console.width >= ROOM * count]
+    every = layout.methods.columns
+    wide = console.width >= ROOM * len(every)
+    shown = [i for i, column in enumerate(every) if wide or column.kind != "broad"]
     found = Screen()
-    for i in columns:
-        found.add_column(layout.header[i], justify="left" if i < 3 else "right", overflow="fold")
-    for rows in (layout.rows, layout.controls):
-        for row in rows:
-            texts = [(escape(row[i].text), row[i].bold) for i in columns]
+    for column in (every[i] for i in shown):
+        justify = "right" if column.kind == "number" else "left"
+        found.add_column(column.title, justify=justify, overflow="fold")  # type: ignore[arg-type]
+    for part in (layout.methods, layout.controls):
+        for row in part.rows:
+            texts = [(escape(row[i].text), row[i].bold) for i in shown]
             found.add_row(*(f"[bold]{text}[/bold]" if bold else text for text, bold in texts))
         found.add_section()
     console.print(layout.protocol, markup=False, highlight=False)
     console.print(found)
     console.print("\n".join(layout.notes), markup=False, highlight=False)
+
+
+def cost_table(found: dict[str, Any]) -> Screen:
+    """Return what `metamirror.experiments.cost.measure_cost` found, for a terminal."""
+    table = Screen(
+        title=f"conv4-{found['width']} on {found['shape']}, {found['ways']}-way "
+        f"{found['shots']}-shot, {found['steps']} steps, {found['tasks']} tasks, "
+        f"{found['threads']} threads, {found['rounds']} rounds"
+    )
+    table.add_column("method", overflow="fold")
+    for column in ("ms / iteration", "/ MAML", "95 %", "peak MB", "extra parameters"):
+        table.add_column(column, justify="right")
+    for row in found["rows"]:
+        low, high = row["ci95"]
+        table.add_row(
+            row["method"],
+            f"{row['ms_per_iteration']:.0f}",
+            f"{row['relative_to_maml']:.2f}",
+            f"{low:.2f}-{high:.2f}",
+            f"{row['peak_mb']:.0f}",
+            f"{row['extra_parameters']:,}",
+        )
+    return table

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
-from metamirror.report.figures.geometry import GREY
-from metamirror.report.styles import Style, styles_of
+from metamirror.report.charts import GREY, Series, draw_lines, save
+from metamirror.report.styles import styles_of
 from metamirror.storage.atomic import write_atomically, write_json
 
 NAME = "convergence"
+X_LABEL = "inner step k (dotted: the K of training)"
 TITLES = {
     "support_loss": "support loss",
     "grad_norm": "norm of the support gradient in φ",
@@ -29,24 +26,20 @@ LINEAR = ("accuracy",)
 
 
 def write_numbers(found: dict[str, Any], out: Path) -> None:
-    """Writes convergence.json and .csv."""
+    """Write convergence.json and .csv."""
     write_json(out / f"{NAME}.json", found)
     write_atomically(out / f"{NAME}.csv", as_csv(found).encode())
 
 
 def write_figure(found: dict[str, Any], out: Path) -> None:
-    """Writes convergence.svg and .png."""
+    """Write convergence.svg and .png."""
     figure = draw(found)
-    # Text stays text, and the same numbers give the same bytes.
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": NAME}):
-        for kind, facts in (("svg", {"Date": None}), ("png", {})):
-            buffer = io.BytesIO()
-            figure.savefig(buffer, format=kind, dpi=160, metadata=facts)
-            write_atomically(out / f"{NAME}.{kind}", buffer.getvalue())
+    for kind in ("svg", "png"):
+        save(figure, out / f"{NAME}.{kind}")
 
 
 def as_csv(found: dict[str, Any]) -> str:
-    """A line for each curve and k."""
+    """Return a line for each curve and k."""
     text = io.StringIO()
     columns = list(found["curves"][0]["points"][0])
     writer = csv.writer(text, lineterminator="\n")
@@ -59,55 +52,28 @@ def as_csv(found: dict[str, Any]) -> str:
 
 
 def draw(found: dict[str, Any]) -> Figure:
-    """Support loss, gradient norm and the query's measure against k, side by side."""
+    """Return support loss, gradient norm and the query's measure against k, side by side."""
     figure = Figure(figsize=(12, 4.1), layout="constrained")
     curves = found["curves"]
     styles = styles_of(curve["method"] for curve in curves)
+    trained = sorted({curve["trained_steps"] for curve in curves})
     measures = ("support_loss", "grad_norm", found["measure"])
     for axes, measure in zip(figure.subplots(1, 3), measures, strict=True):
+        series = []
         for curve, style in zip(curves, styles, strict=True):
-            _draw_curve(axes, curve, measure, style)
-        if measure not in LINEAR:
-            axes.set_yscale("log")
-        for k in sorted({curve["trained_steps"] for curve in curves}):
-            axes.axvline(k, color=GREY, linewidth=1, linestyle=":")
+            points = [(point["k"], point[measure]) for point in curve["points"]]
+            half = [point[f"{measure}_ci95"] for point in curve["points"]]
+            series.append(Series(curve["label"], style, points, half))
+        draw_lines(axes, series, x_label=X_LABEL, log=measure not in LINEAR, marks=trained)
         axes.set_title(TITLES[measure], fontsize=11)
-        axes.set_xlabel("inner step k (dotted: the K of training)", fontsize=9)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(alpha=0.2)
     handles, labels = figure.axes[0].get_legend_handles_labels()
-    columns = min(len(labels), 5)
     legend = figure.legend(
-        handles, labels, loc="outside lower center", ncols=columns, frameon=False
+        handles, labels, loc="outside lower center", ncols=min(len(labels), 5), frameon=False
     )
     title = figure.suptitle(protocol_in_words(found), fontsize=9, color=GREY)
     for text in (title, *legend.get_texts()):
         text.set_parse_math(False)  # no mathematics in a name
     return figure
-
-
-def _draw_curve(axes: Axes, curve: dict[str, Any], measure: str, style: Style) -> None:
-    points = [p for p in curve["points"] if math.isfinite(p[measure])]
-    k = [p["k"] for p in points]
-    mean = [p[measure] for p in points]
-    # A mean that is finite may have an interval that is not.
-    half = [h if math.isfinite(h := p[f"{measure}_ci95"]) else 0.0 for p in points]
-    axes.plot(
-        k,
-        mean,
-        label=curve["label"],
-        color=style.colour,
-        marker=style.marker,
-        markersize=4.5,
-        linewidth=1.5,
-        linestyle=(0, style.dashes) if style.dashes else "-",
-    )
-    # A logarithm has no room below zero.
-    least = 0.0 if measure in LINEAR else 0.05
-    low = [max(m - h, least * m) for m, h in zip(mean, half, strict=True)]
-    high = [m + h for m, h in zip(mean, half, strict=True)]
-    axes.fill_between(k, low, high, color=style.colour, alpha=0.15, linewidth=0)
 
 
 def protocol_in_words(found: dict[str, Any]) -> str:

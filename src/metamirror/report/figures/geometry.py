@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 from pathlib import Path
 from typing import Any
@@ -10,9 +9,7 @@ from typing import Any
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
-from metamirror.storage.atomic import write_atomically
-
-BLUE, GREY = "#2b6cb0", "#718096"
+from metamirror.report.charts import BLUE, GREY, save
 
 
 def verdict_in_words(found: dict[str, Any]) -> str:
@@ -86,10 +83,7 @@ def plot_geometry(found: dict[str, Any], path: Path) -> None:
     axes[0].spines[["top", "right"]].set_visible(False)
     if depends:
         _draw_dependencies(figure, axes[1], depends)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format=path.suffix.lstrip(".") or "png", dpi=144)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, buffer.getvalue())
+    save(figure, path)
 
 
 def _draw_dependencies(figure: Figure, axis: Any, depends: dict[str, dict[str, float]]) -> None:

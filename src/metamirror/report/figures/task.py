@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import textwrap
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,8 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from metamirror.core.tasks import Batch, Task
-from metamirror.report.figures.geometry import GREY
-from metamirror.storage.atomic import write_atomically
+from metamirror.report.charts import GREY, save
 
 MAX_WAYS, MAX_ROWS = 20, 5
 """What is shown at most: classes, and support or query pictures of each."""
@@ -63,15 +60,7 @@ def draw_task(task: Task, captions: Sequence[str], path: Path) -> None:
         axes = figure.add_axes(box)
         axes.imshow(mosaic, interpolation="nearest", aspect="auto")
         axes.set_axis_off()
-    buffer = io.BytesIO()
-    with warnings.catch_warnings():
-        # A letter that no font here has is drawn as a box; that says it well enough.
-        warnings.filterwarnings("ignore", message=".*missing from font.*")
-        figure.savefig(buffer, format="png", dpi=200)
-    if path.is_dir():
-        raise ValueError(f"{path} is a folder: name the picture to make")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, buffer.getvalue())
+    save(figure, path, dpi=200)
 
 
 def _by_class(batch: Batch, name: str, ways: int) -> list[NDArray[np.float32]]:

@@ -1,50 +1,102 @@
-"""The table of a comparison: methods, controls, and the paired differences to MAML."""
+"""What a comparison found: its table, the differences from MAML, the search for step sizes."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from metamirror.report.charts import Dot, dot_chart
-from metamirror.report.collect import MOST_WORDS, entries, mapping, number
-from metamirror.report.markup import Child, Markup, signed, tag
-from metamirror.report.markup import table as html_table
+from metamirror.report.charts import Chart, Dot, dot_chart
+from metamirror.report.collect import MOST_WORDS, entries, mapping, number, text
 from metamirror.report.styles import style_of
-from metamirror.report.tables import OF_THE_PAPER
+from metamirror.report.tables import Cell, Column, Table, lay_out, measure_of, plus_minus
 
-Row = dict[str, Any]
+ENDS = ("mean", "low", "high")
 
 
-def results_section(found: dict[str, Any]) -> list[Markup]:
-    """From table.json; a row that has failed or is missing says so."""
-    rows, protocol = entries(found.get("rows")), mapping(found.get("protocol"))
-    measure = "mse" if any("mse" in row for row in rows) else "accuracy"
-    shots = sorted({number(row.get("shots")) or 0 for row in rows})
-    controls = [row for row in rows if row.get("kind") == "control"]
-    methods = [row for row in rows if row.get("kind") != "control"]
-    unit = "mean squared error" if measure == "mse" else "accuracy in %"
-    parts = [
-        tag("p", str(protocol.get("line") or protocol_in_words(protocol)), class_="protocol"),
-        tag(
-            "p",
-            f"{unit[0].upper()}{unit[1:]} ± 95 % interval on test tasks; in bold the best and all "
-            f"within its interval.",
-            class_="note",
-        ),
-        _table(methods, shots, measure),
+def results(found: dict[str, Any]) -> dict[str, Any]:
+    """Return the layout and the charts of table.json; a row that failed or is missing says so."""
+    protocol, rows = mapping(found.get("protocol")), entries(found.get("rows"))
+    measure = measure_of({"rows": rows})
+    line, sound = text(protocol.get("line")), [_sound(row, measure) for row in rows]
+    table = {"protocol": {"line": line or protocol_in_words(protocol)}, "rows": sound}
+    return {"layout": lay_out(table), "charts": _differences(sound, measure)}
+
+
+def _sound(row: dict[str, Any], measure: str) -> dict[str, Any]:
+    """Return a row with all of its fields, of the types that they should have."""
+    words = ("title", "optimizer", "geometry", "kind", "published", "status", "reason", "note")
+    numbers = (measure, "ci95", "extra_parameters", "relative_to_maml")
+    gap = {end: number(mapping(row.get("difference_to_maml")).get(end)) for end in ENDS}
+    seeds = [
+        {"seed": seed.get("seed"), measure: score}
+        for seed in entries(row.get("seeds"))
+        if (score := number(seed.get(measure))) is not None
     ]
-    if controls:
-        parts += [
-            tag("h3", "Controls"),
-            tag("p", "What the geometry has to be better than.", class_="note"),
-            _table(controls, shots, measure),
+    sound: dict[str, Any] = {name: text(row.get(name))[:MOST_WORDS] for name in words}
+    sound |= {name: number(row.get(name)) for name in numbers}
+    sound |= {"seeds": seeds, "bold": row.get("bold") is True, "method": str(row.get("method"))}
+    sound |= {"shots": int(number(row.get("shots")) or 0), "difference_to_maml": gap}
+    return sound | {"title": sound["title"] or sound["method"]}
+
+
+def _differences(rows: list[dict[str, Any]], measure: str) -> list[Chart]:
+    """Return a chart of the paired differences for each number of shots."""
+    better = "MSE; left is better" if measure == "mse" else "percentage points; right is better"
+    charts = []
+    for count in sorted({row["shots"] for row in rows}):
+        dots = [
+            (row["title"], [Dot(row["title"], style_of(row["method"]), *gap.values())])
+            for row in rows
+            if row["shots"] == count and None not in (gap := row["difference_to_maml"]).values()
         ]
-    if any(row.get("published") for row in rows):
-        parts.append(tag("p", OF_THE_PAPER, class_="note"))
-    return parts + _differences(rows, shots, measure)
+        if dots:
+            title = f"{count}-shot: difference from MAML, paired 95 % interval"
+            charts.append(dot_chart(dots, title=title, x_label=better, mark=0.0))
+    return charts
+
+
+def search(found: dict[str, Any]) -> dict[str, Any]:
+    """Return the scores of search.json: a line for each row and shots, a column for each choice."""
+    rows = entries(found.get("rows"))
+    scores = [{_rates(s): s for s in entries(row.get("scores"))} for row in rows]
+    rates = list(dict.fromkeys(rate for own in scores for rate in own))
+    lines = []
+    for row, own in zip(rows, scores, strict=True):
+        name = Cell(str(row.get("label")), notes=(f"{row.get('shots')}-shot",))
+        cells = [
+            _score(own[rate], rate == _rates(row)) if rate in own else Cell("") for rate in rates
+        ]
+        lines.append([name, *cells])
+    columns = [Column("method"), *(Column(_title(*rate), "number") for rate in rates)]
+    tasks, iterations = (f"{number(found.get(k)) or 0:,.0f}" for k in ("tasks", "iterations"))
+    return {"table": Table(columns, lines), "tasks": tasks, "iterations": iterations}
+
+
+def _rates(found: dict[str, Any]) -> tuple[float | None, float | None]:
+    return number(found.get("lr")), number(found.get("geometry_lr"))
+
+
+def _title(lr: float | None, geometry_lr: float | None) -> str:
+    inner = "?" if lr is None else f"α = {lr:g}"
+    return inner if geometry_lr is None else f"{inner}, geometry {geometry_lr:g}"
+
+
+def _score(score: dict[str, Any], chosen: bool) -> Cell:
+    value = estimate_in_words(score)
+    if not value:
+        return Cell("failed", notes=(text(score.get("reason"))[:MOST_WORDS],), kind="bad")
+    return Cell(value, bold=chosen)
+
+
+def estimate_in_words(found: dict[str, Any]) -> str:
+    """Return an accuracy or an error with its interval; empty if there is none."""
+    for measure in ("accuracy", "mse"):
+        if (value := number(found.get(measure))) is not None:
+            return plus_minus(measure, value, number(found.get("ci95")))
+    return ""
 
 
 def protocol_in_words(protocol: dict[str, Any]) -> str:
-    """Everything that decides the numbers, in a line."""
+    """Return everything that decides the numbers, in a line."""
     said = {k: v for k, v in protocol.items() if v is not None}
     return " · ".join(f"{key.replace('_', ' ')} {_value(v)}" for key, v in said.items())
 
@@ -52,119 +104,4 @@ def protocol_in_words(protocol: dict[str, Any]) -> str:
 def _value(value: object) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value))
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
-
-
-def _by_method(rows: list[Row]) -> dict[str, dict[float, Row]]:
-    found: dict[str, dict[float, Row]] = {}
-    for row in rows:
-        found.setdefault(str(row.get("method")), {})[number(row.get("shots")) or 0] = row
-    return found
-
-
-def _table(rows: list[Row], shots: list[float], measure: str) -> Markup:
-    printed = any(row.get("published") for row in rows)
-    head: list[Child] = ["method", "lower-level optimiser", "loss geometry"]
-    for count in shots:
-        head.append(f"{count:g}-shot")
-        head += [f"{count:g}-shot in the paper"] if printed else []
-    of = [f"{count:g}-shot " if len(shots) > 1 else "" for count in shots]
-    head += ["seeds", "extra parameters", *(f"{words}time / MAML's" for words in of)]
-    lines = []
-    for method, by_shots in _by_method(rows).items():
-        first = next(iter(by_shots.values()))
-        name = str(first.get("title") or method)
-        kind = [_text(first.get("optimizer")), _text(first.get("geometry"))]
-        cells: list[Child] = [
-            [
-                name,
-                tag("small", method) if name != method else None,
-                tag("small", ", ".join(kind), class_="narrow") if any(kind) else None,
-                [tag("small", _text(first["note"])[:MOST_WORDS])] if first.get("note") else None,
-            ],
-            *(tag("td", word, class_="broad") for word in kind),
-        ]
-        for count in shots:
-            row = by_shots.get(count, {})
-            cells.append(_figure(row, measure))
-            cells += [tag("td", _text(row.get("published")), class_="number")] if printed else []
-        # What was not trained has figures, but no seed.
-        seeds = max(
-            sum(seed.get("seed") is not None for seed in entries(row.get("seeds")))
-            for row in by_shots.values()
-        )
-        extra = number(first.get("extra_parameters"))
-        times = [number(by_shots.get(count, {}).get("relative_to_maml")) for count in shots]
-        cells += [
-            tag("td", seeds or "", class_="number"),
-            tag("td", "" if extra is None else f"{extra:,.0f}", class_="number"),
-            *(tag("td", "" if t is None else f"{t:.2f}", class_="number") for t in times),
-        ]
-        lines.append(cells)
-    return html_table(head, lines)
-
-
-def _figure(row: Row, measure: str) -> Markup:
-    """A cell: the mean with its interval, or why there is none."""
-    value, half = number(row.get(measure)), number(row.get("ci95"))
-    wrong: list[Child] = []
-    if row and row.get("status") != "done":
-        # Even a row with figures may have lost a seed.
-        reason = _text(row.get("reason"))[:MOST_WORDS]
-        wrong = [tag("span", _text(row.get("status")), class_="bad"), tag("small", reason)]
-    if value is None:
-        return tag("td", wrong)
-    digits = 4 if measure == "mse" else 2
-    text = f"{value:.{digits}f}" + ("" if half is None else f" ± {half:.{digits}f}")
-    shown = tag("strong", text) if row.get("bold") is True else text
-    seeds = [
-        f"seed {_text(seed.get('seed'))}: {score:.{digits}f}"
-        for seed in entries(row.get("seeds"))
-        if (score := number(seed.get(measure))) is not None and seed.get("seed") is not None
-    ]
-    return tag(
-        "td", shown, tag("div", wrong) if wrong else None, class_="number", title="; ".join(seeds)
-    )
-
-
-def _differences(rows: list[Row], shots: list[float], measure: str) -> list[Markup]:
-    """Paired differences, as a table and as a picture."""
-    digits = 4 if measure == "mse" else 2
-    unit = "MSE" if measure == "mse" else "percentage points"
-    lines, charts = [], []
-    for count in shots:
-        picture = []
-        for row in rows:
-            if number(row.get("shots")) != count and len(shots) > 1:
-                continue
-            gap = mapping(row.get("difference_to_maml"))
-            mean, low, high = (number(gap.get(key)) for key in ("mean", "low", "high"))
-            if mean is None or low is None or high is None:
-                continue
-            method, name = str(row.get("method")), str(row.get("title") or row.get("method"))
-            sure = "" if low <= 0 <= high else "yes"
-            between = f"{signed(low, digits)} to {signed(high, digits)}"
-            cells = [
-                tag("td", f, class_="number")
-                for f in (f"{count:g}", signed(mean, digits), between, sure)
-            ]
-            lines.append([name, *cells])
-            picture.append((name, [Dot(name, style_of(method), mean, low, high)]))
-        if picture:
-            title = f"{count:g}-shot: difference to MAML, paired 95 % interval"
-            better = "left" if measure == "mse" else "right"
-            label = f"{unit}; {better} is better"
-            charts.append(dot_chart(picture, title=title, x_label=label, mark=0.0))
-    if not lines:
-        return []
-    head = ("method", "shots", f"difference, {unit}", "95 % interval", "zero excluded")
-    return [
-        tag("h3", "Differences to MAML"),
-        tag("p", "On the same test tasks, task by task.", class_="note"),
-        tag("div", charts, class_="charts"),
-        tag("details", tag("summary", "The same as a table"), html_table(head, lines)),
-    ]
-
-
-def _text(value: object) -> str:
-    return "" if value is None else str(value)
+    return f"{value:,}" if type(value) is int else str(value)
