@@ -24,10 +24,11 @@ from metamirror.experiments.comparison.jobs import Job, read_record
 from metamirror.report.collect import collect
 from metamirror.storage import checkpoint, learner_file, tensor_file
 from metamirror.storage.atomic import to_json
+from metamirror.storage.checkpoint import parameters_of
 from metamirror.training.config import RunConfig, load_config
 from metamirror.training.evaluate import read_tasks
 from metamirror.training.metrics_log import seconds_per_iteration
-from metamirror.training.outer_step import build_optimizer, descend, parameters_of
+from metamirror.training.optimizer import build_optimizer, descend
 from tests.faults.damage import damaged_bytes, damaged_document, odd_values
 from tests.faults.fuzzing import Target
 
@@ -209,7 +210,7 @@ def snapshots() -> list[tuple[RunConfig, mm.Learner, dict[str, Tensor], dict[str
         optimizer = build_optimizer(config, learner)
         step(learner, optimizer)
         best = {n: t.clone() for n, t in learner_file.tensors_of(learner).items()}
-        content = checkpoint.pack(learner, optimizer, checkpoint.Standing(step=1), best)
+        content = checkpoint.pack(learner, optimizer, checkpoint.TrainingState(step=1), best)
         found.append((config, learner, *tensor_file.unpack(content, "a checkpoint")))
     return found
 

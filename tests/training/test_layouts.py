@@ -10,7 +10,7 @@ import torch
 
 import metamirror as mm
 from metamirror.storage import checkpoint
-from metamirror.training.train import outer_step
+from metamirror.training.outer_step import outer_step
 from tests.runs import Pictures
 
 OPTIMISERS = {
@@ -62,7 +62,7 @@ def test_the_layout_changes_no_step(layout: str, optimiser: str):
 def test_a_checkpoint_keeps_the_layout(layout: str, optimiser: str, tmp_path: Path):
     learner, optimizer = built(layout, optimiser)
     outer_step(learner, optimizer, STREAM, 0)
-    content = checkpoint.pack(learner, optimizer, checkpoint.Standing(), {})
+    content = checkpoint.pack(learner, optimizer, checkpoint.TrainingState(), {})
     other, its_own = built(layout, optimiser)
     checkpoint.unpack(content, "a checkpoint", other, its_own)
     for each, moves in ((learner, optimizer), (other, its_own)):

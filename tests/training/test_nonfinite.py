@@ -11,13 +11,14 @@ import torch
 import metamirror as mm
 from metamirror.cli.main import main
 from metamirror.core.learner import Learner, TaskLosses
+from metamirror.data import DATA_SETS
 from metamirror.storage import checkpoint, tensor_file
 from metamirror.training import divergence
 from metamirror.training.divergence import NonFiniteError
-from metamirror.training.evaluate import _judged
+from metamirror.training.evaluate import _evaluated
 from metamirror.training.factory import build_stream
 from metamirror.training.train import train
-from tests.runs import small
+from tests.runs import Pictures, small
 
 STEP, INDEX = 7, 1
 
@@ -158,5 +159,50 @@ def test_a_model_that_answers_nothing_is_right_about_nothing():
     torch.nn.init.constant_(broken.weight, float("nan"))
     task = mm.Task(*(mm.Batch(torch.rand(4, 3), torch.tensor([0, 0, 1, 1])) for _ in range(2)))
     learner = mm.make_learner("maml", broken, steps=1)
-    found, _ = _judged(learner, task, 1, False, 0)
+    found, _ = _evaluated(learner, task, 1, False, 0)
     assert found[1].item() == 0
+
+
+# Finite, but absurd
+
+EXPLODING = (
+    *("train", "--data", "sinusoid", "--method", "maml", "--shots", "5", "--iterations", "4"),
+    *("--log-every", "2", "--lr", "100", "--steps", "1", "--out"),
+)
+
+
+def test_a_run_that_has_diverged_is_not_done(tmp_path: Path, capsys):
+    run = tmp_path / "run"
+    assert main([*EXPLODING, str(run)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("warning: maml has diverged: its meta-loss is ") == 1
+    assert captured.err.splitlines()[-1].endswith(f"{run} is kept")
+    assert "lower lr (100.0)" in captured.err
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [line["diverged"] for line in lines] == [True, True]
+    assert checkpoint.step_of(checkpoint.files(run)[-1]) == 4
+    # It stays so when asked again, and can be looked at.
+    assert main(["train", "--resume", "--out", str(run)]) == 2
+    assert main(["evaluate", str(run), "--tasks", "2"]) == 0
+
+
+def test_a_run_that_is_told_to_skip_may_end_diverged(tmp_path: Path, capsys):
+    assert main([*EXPLODING, str(tmp_path / "run"), "--on-nonfinite", "skip"]) == 0
+    assert "has diverged" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("data", ["sinusoid", "pictures"])
+def test_an_untrained_run_has_not_diverged(data: str, tmp_path: Path, monkeypatch):
+    monkeypatch.setitem(DATA_SETS, "pictures", Pictures)
+    train(small(data=data, width=4, outer_lr=0.0, iterations=1), tmp_path)
+    assert '"diverged"' not in (tmp_path / "metrics.jsonl").read_text()
+
+
+def test_a_checkpoint_from_before_the_last_loss_is_read(tmp_path: Path):
+    train(small(iterations=3), tmp_path)
+    for file in checkpoint.files(tmp_path):
+        tensors, facts = tensor_file.read(file)
+        del facts["last_loss"]
+        file.write_bytes(tensor_file.pack(tensors, facts))
+    train(small(iterations=5), tmp_path, resume=True)

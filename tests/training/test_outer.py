@@ -10,17 +10,11 @@ import torch
 from torch import Tensor
 
 import metamirror as mm
+from metamirror.storage.checkpoint import parameters_of
 from metamirror.training.distributed import Ranks
 from metamirror.training.factory import build_learner, build_stream
-from metamirror.training.outer_step import (
-    MetaGradient,
-    build_optimizer,
-    clip,
-    decay,
-    descend,
-    meta_gradient,
-    parameters_of,
-)
+from metamirror.training.optimizer import build_optimizer, clip, decay, descend
+from metamirror.training.outer_step import MetaGradient, meta_gradient
 from tests.runs import small
 
 CPU = torch.device("cpu")
@@ -32,7 +26,7 @@ class Heard(Ranks):
 
     said: list[Tensor] = field(default_factory=list)
 
-    def add_up(self, values: Tensor) -> Tensor:
+    def all_reduce(self, values: Tensor) -> Tensor:
         self.said.append(values.clone())
         return values
 

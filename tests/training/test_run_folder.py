@@ -74,7 +74,7 @@ def test_a_finished_run_says_so(run: Path, capsys):
 
 
 def test_a_run_folder_says_what_made_it(run: Path):
-    assert json.loads((run / "config.json").read_text()) == asdict(SMALL)
+    assert load_config(run) == SMALL
     made_with = json.loads((run / "versions.json").read_text())
     assert made_with["metamirror"] == mm.__version__
     assert {"python", "torch", "numpy", "threads", "ranks"} <= set(made_with)

@@ -53,6 +53,10 @@ def convert(name: str, value: Any, kind: Any) -> Any:
         if isinstance(value, str):
             return value
         raise ValueError(f"{name} is {value!r}; give a word")
+    if get_origin(kind) is tuple:
+        if not isinstance(value, list | tuple):
+            raise ValueError(f"{name} is {value!r}; give a list")
+        return tuple(convert(name, each, get_args(kind)[0]) for each in value)
     if isinstance(value, str):
         raise ValueError(f"{name} is {value!r}; this option can only be given in Python")
     return value

@@ -12,11 +12,12 @@ from typing import Any, TypeVar
 
 from metamirror.methods import METHODS
 from metamirror.storage.atomic import read_json
+from metamirror.storage.locks import OWNER
 from metamirror.training.config import RunConfig, labels_of, load_config
 from metamirror.training.divergence import FOLDER as NONFINITE
 from metamirror.training.evaluate import FOLDER as EVALUATIONS
 from metamirror.training.metrics_log import METRICS, seconds_per_iteration
-from metamirror.training.run_folder import CONFIG, OWNER, recorded
+from metamirror.training.run_folder import CONFIG, recorded
 
 T = TypeVar("T")
 Line = dict[str, float]

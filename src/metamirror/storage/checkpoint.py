@@ -1,14 +1,15 @@
 """Checkpoints: everything that the rest of a run depends on, in one file each.
 
 `RUN/checkpoints/step-00000200.safetensors` holds the learner, the optimiser's moments, the best
-learner so far, the random state, and as JSON the step, the scores and the sums behind the next line
-of metrics. A file is written aside and renamed, and carries a checksum. The last two are kept.
+learner so far, the random state, and as JSON the training state. A file is written aside and
+renamed, and carries a checksum. The last two are kept.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -21,18 +22,17 @@ from metamirror.core.option_spec import convert
 from metamirror.storage import learner_file, tensor_file
 from metamirror.storage.atomic import write_atomically
 from metamirror.storage.tensor_file import DamagedFileError
-from metamirror.training.outer_step import parameters_of
 
 FOLDER = "checkpoints"
 FORMAT = 1
 KEPT = 2
-MOMENTUM = "momentum_buffer"
-"""What torch's SGD keeps of each parameter; Adam keeps its count of steps and two moments."""
+ADDED_LATER = {"last_loss"}
+"""Fields of the training state that older checkpoints of this format lack."""
 
 
 @dataclass
-class Standing:
-    """Where a run stands, beside its tensors.
+class TrainingState:
+    """How far a run has come, beside its tensors.
 
     Attributes:
         step: outer steps done.
@@ -41,9 +41,10 @@ class Standing:
         losses: the sum of the meta-losses since the last line of metrics.
         accuracies: the same of the accuracies; None for regression.
         counted: how many steps are in those sums.
-        skipped: steps passed over, since something in them was not finite.
+        skipped: steps skipped because something in them was not finite.
         skipped_in_a_row: those of them since the last good step.
-        metrics_bytes: how long metrics.jsonl was.
+        metrics_bytes: the length of metrics.jsonl.
+        last_loss: the mean meta-loss in the last line of metrics.
     """
 
     step: int = 0
@@ -55,44 +56,61 @@ class Standing:
     skipped: int = 0
     skipped_in_a_row: int = 0
     metrics_bytes: int = 0
+    last_loss: float | None = None
+
+
+def parameters_of(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    """Return what an optimiser trains, in its order."""
+    return [p for group in optimizer.param_groups for p in group["params"]]
 
 
 def pack(
     learner: Learner,
     optimizer: torch.optim.Optimizer,
-    standing: Standing,
+    state: TrainingState,
     best: Mapping[str, Tensor],
 ) -> bytes:
-    """The content of a checkpoint."""
+    """Return the content of a checkpoint."""
+    random = {"cpu": torch.get_rng_state()}
+    if next(learner.parameters()).is_cuda:
+        random["cuda"] = torch.cuda.get_rng_state()
+    moments = {
+        f"{i}/{name}": value
+        for i, p in enumerate(parameters_of(optimizer))
+        for name, value in optimizer.state.get(p, {}).items()
+        if isinstance(value, Tensor)
+    }
     parts: dict[str, Mapping[str, Tensor]] = {
         "learner": learner_file.tensors_of(learner),
-        "optimizer": _moments(optimizer),
+        "optimizer": moments,
         "best": best,
-        "random": {"cpu": torch.get_rng_state()},
+        "random": random,
     }
-    if next(learner.parameters()).is_cuda:
-        parts["random"] = {**parts["random"], "cuda": torch.cuda.get_rng_state()}
     tensors = {f"{part}/{name}": t for part, some in parts.items() for name, t in some.items()}
-    return tensor_file.pack(tensors, {"format": FORMAT, **asdict(standing)})
+    return tensor_file.pack(tensors, {"format": FORMAT, **asdict(state)})
 
 
 def unpack(
     content: bytes, origin: object, learner: Learner, optimizer: torch.optim.Optimizer
-) -> tuple[Standing, dict[str, Tensor]]:
-    """Puts a checkpoint into a learner and its optimiser; gives the standing and the best."""
+) -> tuple[TrainingState, dict[str, Tensor]]:
+    """Put a checkpoint into a learner and its optimiser; return the state and the best learner."""
     tensors, facts = tensor_file.unpack(content, origin, ours=True)
-    parts: dict[str, dict[str, Tensor]] = {}
+    parts: dict[str, dict[str, Tensor]] = defaultdict(dict)
     for address, tensor in tensors.items():
         part, _, name = address.partition("/")
-        parts.setdefault(part, {})[name] = tensor
-    standing, best = _standing(facts, origin), parts.get("best", {})
-    for held in (parts.get("learner", {}), best):
-        _check_types(learner, held, origin)
-    learner_file.fill(learner, parts.get("learner", {}), origin)
+        parts[part][name] = tensor
+    state, best, random = _state(facts, origin), parts["best"], parts["random"]
+    # A run continues in its own type: the optimiser would fail on another.
+    for name, tensor in learner_file.tensors_of(learner).items():
+        for stored in (parts["learner"], best):
+            if name in stored and stored[name].dtype != tensor.dtype:
+                raise ValueError(
+                    f"{name} is {stored[name].dtype} in {origin}, and this run has {tensor.dtype}"
+                )
+    learner_file.fill(learner, parts["learner"], origin)
     if best:
         learner_file.check_fit(learner, best, origin)
-    _fill_moments(optimizer, parts.get("optimizer", {}), origin)
-    random = parts.get("random", {})
+    _fill_moments(optimizer, parts["optimizer"], origin)
     try:
         if "cpu" in random:
             torch.set_rng_state(random["cpu"])
@@ -100,11 +118,11 @@ def unpack(
             torch.cuda.set_rng_state(random["cuda"])
     except (TypeError, RuntimeError) as error:
         raise ValueError(f"{origin} holds no random state of this torch: {error}") from error
-    return standing, best
+    return state, best
 
 
 def write(run: Path, step: int, content: bytes) -> None:
-    """Adds a checkpoint to a run, and removes those that are no longer needed."""
+    """Add a checkpoint to a run, and remove those that are no longer needed."""
     (run / FOLDER).mkdir(exist_ok=True)
     write_atomically(file_of(run, step), content)
     older = [file for file in files(run) if step_of(file) <= step]
@@ -113,9 +131,9 @@ def write(run: Path, step: int, content: bytes) -> None:
 
 
 def newest(run: Path) -> tuple[bytes, Path] | None:
-    """The newest intact checkpoint of a run; None if it has none at all.
+    """Return the newest intact checkpoint of a run and its file; None if it has none at all.
 
-    A damaged one is put aside, with a warning, and the one before it is taken.
+    A damaged one is renamed, with a warning, and the one before it is taken.
     """
     for file in reversed(files(run)):
         content = file.read_bytes()
@@ -123,17 +141,17 @@ def newest(run: Path) -> tuple[bytes, Path] | None:
             facts = tensor_file.unpack(content, file, ours=True)[1]
         except DamagedFileError as error:
             aside = file.with_suffix(".damaged")
-            warn(f"{error}; it is put aside as {aside.name}, and the one before is used")
+            warn(f"{error}; it is renamed to {aside.name}, and the one before is used")
             file.rename(aside)
             continue
-        _standing(facts, file)
+        _state(facts, file)
         return content, file
     check_unbegun(run)
     return None
 
 
 def check_unbegun(run: Path) -> None:
-    """Refuses to start a run over that has got somewhere, but whose checkpoints are gone."""
+    """Refuse to start a run again that has made progress but has lost its checkpoints."""
     metrics, last = run / "metrics.jsonl", run / "last" / learner_file.TENSORS
     if (
         list((run / FOLDER).glob("step-*.damaged"))
@@ -147,56 +165,39 @@ def check_unbegun(run: Path) -> None:
 
 
 def files(run: Path) -> list[Path]:
-    """The checkpoints of a run, oldest first."""
+    """Return the checkpoints of a run, oldest first."""
     return sorted((run / FOLDER).glob("step-*.safetensors"), key=step_of)
 
 
 def file_of(run: Path, step: int) -> Path:
-    """Where the checkpoint of a step is."""
+    """Return the file of the checkpoint of a step."""
     return run / FOLDER / f"step-{step:08d}.safetensors"
 
 
 def step_of(file: Path) -> int:
-    """The step in a checkpoint's name."""
+    """Return the step in a checkpoint's name."""
     number = file.stem.removeprefix("step-")
     return int(number) if number.isdecimal() else -1
 
 
-def _standing(facts: Mapping[str, Any], origin: object) -> Standing:
-    known = {field.name for field in fields(Standing)}
+def _state(facts: Mapping[str, Any], origin: object) -> TrainingState:
     if facts.get("format") != FORMAT:
         raise ValueError(
             f"{origin} is a checkpoint of format {facts.get('format')}, and this version of "
             f"metamirror reads format {FORMAT}: continue it with the version in versions.json"
         )
-    if known | {"format"} != set(facts):
-        raise ValueError(f"{origin} lacks {sorted(known - set(facts))}, or has fields besides")
-    kinds = get_type_hints(Standing)
+    kinds = get_type_hints(TrainingState)
+    given = {name: value for name, value in facts.items() if name != "format"}
+    lacks, besides = set(kinds) - ADDED_LATER - set(given), set(given) - set(kinds)
+    if lacks or besides:
+        raise ValueError(f"{origin} lacks {sorted(lacks)} and has unknown {sorted(besides)}")
     try:
-        found = {name: convert(name, facts[name], kinds[name]) for name in known}
+        found = {name: convert(name, value, kinds[name]) for name, value in given.items()}
         if odd := [n for n, value in found.items() if isinstance(value, int) and value < 0]:
             raise ValueError(f"{odd[0]} is {found[odd[0]]}; it must be at least 0")
     except ValueError as error:
-        raise ValueError(f"{origin} does not say where its run stands: {error}") from error
-    return Standing(**found)
-
-
-def _check_types(learner: Learner, stored: Mapping[str, Tensor], origin: object) -> None:
-    """A run goes on in the type that it has: its optimiser would stumble over another."""
-    for name, tensor in learner_file.tensors_of(learner).items():
-        if name in stored and stored[name].dtype != tensor.dtype:
-            raise ValueError(
-                f"{name} is {stored[name].dtype} in {origin}, and this run has {tensor.dtype}"
-            )
-
-
-def _moments(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    return {
-        f"{i}/{name}": value
-        for i, p in enumerate(parameters_of(optimizer))
-        for name, value in optimizer.state.get(p, {}).items()
-        if isinstance(value, Tensor)
-    }
+        raise ValueError(f"{origin} holds no training state: {error}") from error
+    return TrainingState(**found)
 
 
 def _fill_moments(
@@ -215,12 +216,13 @@ def _fill_moments(
             )
         # Adam counts its steps on the CPU. Moments have the strides of their parameter.
         optimizer.state[p][name] = (
-            torch.empty_like(p, dtype=value.dtype).copy_(value) if name != "step" else value
+            value if name == "step" else torch.empty_like(p, dtype=value.dtype).copy_(value)
         )
-    moments = {"step", "exp_avg", "exp_avg_sq"} if "betas" in optimizer.defaults else {MOMENTUM}
-    for p, state in optimizer.state.items():
-        if set(state) != moments:
+    adam = "betas" in optimizer.defaults
+    moments = {"step", "exp_avg", "exp_avg_sq"} if adam else {"momentum_buffer"}
+    for p, its_own in optimizer.state.items():
+        if set(its_own) != moments:
             raise ValueError(
-                f"{origin} holds {sorted(state)} of a parameter of shape {tuple(p.shape)}; this "
+                f"{origin} holds {sorted(its_own)} of a parameter of shape {tuple(p.shape)}; this "
                 f"run's optimiser keeps {sorted(moments)}"
             )

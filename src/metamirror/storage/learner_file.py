@@ -235,6 +235,7 @@ def fill(learner: Learner, stored: dict[str, Tensor], origin: object) -> None:
         **dict(learner.named_buffers()),
     }.items():
         if name in stored:
-            # Its type too: what was saved comes back bit for bit, whatever the model was built in.
-            # The strides are the model's own.
-            tensor.data = torch.empty_like(tensor.data, dtype=stored[name].dtype).copy_(stored[name])
+            # The type is the file's, so that what was saved comes back bit for bit; the strides are
+            # the model's own.
+            value = stored[name]
+            tensor.data = torch.empty_like(tensor.data, dtype=value.dtype).copy_(value)

@@ -1,10 +1,10 @@
-"""Everything that decides a run, in one frozen object that is written beside its results."""
+"""The settings of a run, in one frozen object that is written beside its results."""
 
 from __future__ import annotations
 
 import difflib
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
@@ -14,7 +14,7 @@ from metamirror.core.option_spec import convert
 from metamirror.storage.atomic import read_json
 
 MOST = 2**31 - 1
-"""Of anything that is counted: beyond it torch has errors of its own."""
+"""The largest count: beyond it torch has errors of its own."""
 
 
 @dataclass(frozen=True)
@@ -23,41 +23,42 @@ class RunConfig:
 
     Attributes:
         method: a method's key; its options may follow, as in blockiaf:variant=released.
-        data: the data set; folder:PATH takes pictures of your own.
-        model: the network; by default conv4 for pictures and the MLP for anything else.
+        data: the data set; folder:PATH takes images of your own.
+        model: the network; by default conv4 for images and the MLP for anything else.
         width: filters of the network's first layer; by default the model's own.
-        image_size: height and width of the pictures; by default as the data set has them.
-        augment: changes to the pictures of training tasks, such as flip,shift.
+        image_size: height and width of the images; by default as the data set has them.
+        augment: changes to the images of training tasks, such as flip,shift.
         ways: classes of a task.
         shots: labelled examples a class (for regression: a task).
         queries: query examples a class (for regression: a task).
         steps: inner steps, K.
-        lr: inner step size, alpha, on losses that are means over examples.
+        lr: inner learning rate, alpha, on losses that are means over examples.
         iterations: outer steps, R.
         tasks_per_step: tasks per outer step, over all processes together.
-        optimizer: of the outer level; sgd is Nesterov's where momentum is above 0.
-        outer_lr: outer step size, beta.
-        geometry_lr: outer step size of what is learned beside the start; by default outer_lr.
-        momentum: of sgd.
+        optimizer: the outer optimiser; sgd is Nesterov's where momentum is above 0.
+        outer_lr: outer learning rate, beta.
+        geometry_lr: outer learning rate of the geometry's parameters; by default outer_lr.
+        momentum: the momentum of sgd.
         weight_decay: an L2 penalty on everything that is meta-learned.
-        schedule: how the outer step sizes fall; a cosine ends at 0 with the last iteration.
-        decay_every: iterations between the drops of the schedule step.
-        decay_factor: what a drop multiplies by.
+        schedule: how the outer learning rates fall; a cosine ends at 0 with the last iteration.
+        decay_every: iterations between the drops of the schedule called step.
+        decay_factor: what a drop multiplies the learning rates by.
         clip_norm: the largest norm of the meta-gradient, which is a mean over tasks and examples.
         clip_value: the largest size of each of its entries.
-        seed: of the start and of every task.
+        seed: the seed of the initialisation and of every task.
         first_order: treat inner gradients as constants.
-        norm: whose statistics normalise the query.
+        norm: which statistics normalise the query.
         prior: an explicit prior of the lower level, such as isotropic:0.1.
         vectorize: run the tasks of a step under torch.func.vmap; by default where that is faster.
-        recompute: build inner steps' graphs anew when needed: less memory, more time.
+        recompute: build the graphs of inner steps again when needed: less memory, more time.
         validate_every: iterations between validations; 0 for none, so that best is last.
         val_tasks: validation tasks, the same ones every time.
         checkpoint_every: iterations between checkpoints.
         log_every: iterations between lines of metrics.jsonl.
         on_nonfinite: stop at a meta-loss or meta-gradient that is not finite, or skip and count it.
         autocast: bf16 runs the model's own operations in bfloat16, where they can.
-        dtype: of everything that is learned.
+        dtype: the type of everything that is learned.
+        imports: the modules that train was told to import, on record.
     """
 
     method: str
@@ -96,42 +97,51 @@ class RunConfig:
     on_nonfinite: Literal["stop", "skip"] = "stop"
     autocast: Literal["none", "bf16"] = "none"
     dtype: Literal["float32", "float64"] = "float32"
+    imports: tuple[str, ...] = ()
 
     def check(self) -> None:
-        """Refuses values that no run can have. What a method or data set asks for, it says."""
+        """Refuse values that no run can have; methods and data sets check their own."""
         check_steps(self.steps)
         check_lr(self.lr)
-        from_one = ("ways", "shots", "queries", "iterations", "tasks_per_step", "decay_every")
-        for name in (*from_one, "checkpoint_every", "log_every", "width", "image_size"):
-            self._demand(name, lambda v: 1 <= v <= MOST, f"in 1 .. {MOST}")
-        self._demand("steps", lambda v: v <= MOST, f"at most {MOST}")
-        self._demand("validate_every", lambda v: 0 <= v <= MOST, f"in 0 .. {MOST}")
-        self._demand("val_tasks", lambda v: 2 <= v <= MOST, f"in 2 .. {MOST}")
-        self._demand("seed", lambda v: 0 <= v < 2**63, "in 0 .. 2**63 - 1")
-        for name in ("outer_lr", "geometry_lr", "weight_decay"):
-            self._demand(name, lambda v: 0 <= v < float("inf"), "finite and at least 0")
-        for name in ("clip_norm", "clip_value"):
-            self._demand(name, lambda v: 0 < v < float("inf"), "finite and above 0")
-        self._demand("momentum", lambda v: 0 <= v < 1, "at least 0 and below 1")
-        self._demand("decay_factor", lambda v: 0 < v <= 1, "above 0 and at most 1")
+        counts = ["ways", "shots", "queries", "iterations", "tasks_per_step", "decay_every"]
+        counts += ["checkpoint_every", "log_every", "width", "image_size"]
+        self._demand(lambda v: 1 <= v <= MOST, f"in 1 .. {MOST}", *counts)
+        self._demand(lambda v: 0 <= v <= MOST, f"in 0 .. {MOST}", "steps", "validate_every")
+        self._demand(lambda v: 2 <= v <= MOST, f"in 2 .. {MOST}", "val_tasks")
+        self._demand(lambda v: 0 <= v < 2**63, "in 0 .. 2**63 - 1", "seed")
+        rates = ("outer_lr", "geometry_lr", "weight_decay")
+        self._demand(lambda v: 0 <= v < float("inf"), "finite and at least 0", *rates)
+        limits = ("clip_norm", "clip_value")
+        self._demand(lambda v: 0 < v < float("inf"), "finite and above 0", *limits)
+        self._demand(lambda v: 0 <= v < 1, "at least 0 and below 1", "momentum")
+        self._demand(lambda v: 0 < v <= 1, "above 0 and at most 1", "decay_factor")
 
-    def _demand(self, name: str, holds: Any, rule: str) -> None:
-        value = getattr(self, name)
-        if value is not None and not holds(value):
-            raise ValueError(f"{name} is {value}; it must be {rule}")
+    def _demand(self, holds: Callable[[Any], bool], rule: str, *names: str) -> None:
+        for name in names:
+            value = getattr(self, name)
+            if value is not None and not holds(value):
+                raise ValueError(f"{name} is {value}; it must be {rule}")
 
 
 def load_config(path: Path) -> RunConfig:
-    """A configuration from a run folder, from the config.json of one, or from a TOML preset."""
+    """Read a configuration: a run folder, the config.json of one, or a TOML preset."""
     if path.is_dir():
         path = path / "config.json"
     elif not path.suffix and not path.exists():
         raise ValueError(f"there is no run folder {path}")
-    return parse_config(_read(path), path)
+    if path.suffix != ".toml":
+        return parse_config(read_json(path), path)
+    try:
+        values = tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError as error:
+        raise ValueError(f"there is no {path}") from error
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not valid TOML: {error}") from error
+    return parse_config(values, path)
 
 
 def parse_config(values: Any, origin: object) -> RunConfig:
-    """A configuration from the fields of a file, each checked against its type."""
+    """Make a configuration from the fields of a file, each checked against its type."""
     if not isinstance(values, dict):
         raise ValueError(f"{origin} holds {type(values).__name__}, not a configuration")
     hints = get_type_hints(RunConfig)
@@ -150,13 +160,13 @@ def parse_config(values: Any, origin: object) -> RunConfig:
 
 
 def difference(config: RunConfig, other: RunConfig) -> list[str]:
-    """The keys in which two configurations differ."""
+    """Return the keys in which two configurations differ."""
     ours, theirs = asdict(config), asdict(other)
     return [key for key in ours if ours[key] != theirs[key]]
 
 
 def labels_of(configs: Iterable[RunConfig]) -> dict[RunConfig, str]:
-    """What to call runs that differ in more than their seed, by their configuration with seed 0.
+    """Name runs that differ in more than their seed, by their configuration with seed 0.
 
     The first of a method has its name; a further one says in what it differs from the first.
 
@@ -171,14 +181,3 @@ def labels_of(configs: Iterable[RunConfig]) -> dict[RunConfig, str]:
         words = (f"{key}={getattr(config, key)}" for key in difference(config, first))
         labels.setdefault(config, " ".join([config.method, *words]))
     return labels
-
-
-def _read(path: Path) -> Any:
-    if path.suffix != ".toml":
-        return read_json(path)
-    try:
-        return tomllib.loads(path.read_text("utf-8"))
-    except FileNotFoundError as error:
-        raise ValueError(f"there is no {path}") from error
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not valid TOML: {error}") from error

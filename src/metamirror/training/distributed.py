@@ -1,8 +1,8 @@
-"""One run over many processes, under torchrun: who does what, and one sum.
+"""One run over many processes, under torchrun.
 
-A rank takes its share of the tasks of a step, and the ranks add up one flat vector: the
-meta-gradient with a few figures behind it. There is no wrapper around the learner, since the
-reducer of DistributedDataParallel does not know graphs of higher order.
+A rank takes its share of the tasks of a step, and one flat vector is all-reduced: the meta-gradient
+with a few figures behind it. There is no wrapper around the learner, since the reducer of
+DistributedDataParallel does not know graphs of higher order.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Ranks:
         device: where it computes.
         rank: its number.
         world: how many there are.
-        store: what they can leave each other word in.
+        store: the key-value store that they share.
     """
 
     device: torch.device
@@ -44,27 +44,27 @@ class Ranks:
 
     @property
     def first(self) -> bool:
-        """Whether this is the one that writes."""
+        """Whether this is the rank that writes."""
         return self.rank == 0
 
     def share(self, count: int) -> range:
-        """This rank's indices of `count`; none, where there are more ranks than that."""
+        """Return this rank's indices of `count`; none where there are more ranks than that."""
         return range(self.rank, count, self.world)
 
-    def add_up(self, values: Tensor) -> Tensor:
-        """The sum over ranks, in place."""
+    def all_reduce(self, values: Tensor) -> Tensor:
+        """Sum over the ranks, in place."""
         if self.world > 1:
             dist.all_reduce(values)
         return values
 
     def agree(self, number: int) -> bool:
-        """Whether all ranks have the same number."""
+        """Return whether all ranks have the same number."""
         numbers = torch.zeros(self.world, dtype=torch.float64, device=self.device)
         numbers[self.rank] = number
-        return bool((self.add_up(numbers) == number).all())
+        return bool((self.all_reduce(numbers) == number).all())
 
     def from_first(self, content: bytes | None) -> bytes:
-        """What the first rank holds, on every rank: only its machine needs the run folder."""
+        """Return what the first rank holds: only its machine needs the run folder."""
         if self.world == 1:
             return content or b""
         size = torch.tensor([len(content or b"")], device=self.device)
@@ -77,16 +77,19 @@ class Ranks:
         return buffer.cpu().numpy().tobytes()
 
     def part(self) -> None:
-        """Waits until every rank is done: who leaves early may cut off what others still read."""
+        """Wait until every rank is done: one that exits early may cut off what others read."""
         if self.world > 1:
             self.store.set(f"done/{self.rank}", "yes")
             everyone = [f"done/{rank}" for rank in range(self.world)]
             self.store.wait(everyone, timedelta(seconds=SECONDS_TO_MEET))
 
 
+ALONE = Ranks(torch.device("cpu"))
+
+
 @contextmanager
 def joined_ranks(device: str) -> Iterator[Ranks]:
-    """This process's place, from the environment that torchrun sets."""
+    """Join the process group that torchrun's environment describes, if there is one."""
     if "RANK" not in os.environ or "MASTER_ADDR" not in os.environ:
         yield Ranks(choose_device(device))
         return
@@ -104,14 +107,14 @@ def joined_ranks(device: str) -> Iterator[Ranks]:
     except RuntimeError as error:
         if "onnect" not in str(error) and not isinstance(error, dist.DistError):
             raise
-        raise ConnectionError("another rank has gone: see what it said") from error
+        raise ConnectionError("another rank exited; see its log") from error
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
 
 
 def _of_this_attempt(store: Any, rank: int, world: int) -> Any:
-    """A part of the store that none but the present processes have written to.
+    """Return a part of the store that none but the present processes have written to.
 
     torchrun keeps its store when it starts the ranks again, and in it the addresses of those that
     died: a new rank that reads one before it is replaced waits for nobody. So each process shows a

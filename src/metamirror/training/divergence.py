@@ -1,8 +1,11 @@
-"""What is done about a step whose loss or gradient is not finite."""
+"""Steps whose loss or gradient is not finite, and runs whose loss has exploded."""
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
+
+import torch
 
 from metamirror.data import TaskStream
 from metamirror.storage import tensor_file
@@ -12,25 +15,52 @@ from metamirror.training.config import RunConfig
 FOLDER = "nonfinite"
 SKIPS_WRITTEN = 10
 SKIPS_IN_A_ROW = 100
+EXPLODED = 1e3
+"""A run whose meta-loss is that many times the loss of guessing has diverged."""
 
 
 class NonFiniteError(ValueError):
     """A run that cannot go on."""
 
 
+class DivergedError(ValueError):
+    """A run that has ended with a meta-loss far above that of guessing."""
+
+
 def hopeless(skipped_in_a_row: int) -> bool:
-    """Whether so many steps in a row were skipped that a run no longer learns."""
+    """Return whether so many steps in a row were skipped that a run no longer learns."""
     return skipped_in_a_row >= SKIPS_IN_A_ROW
+
+
+def loss_of_guessing(stream: TaskStream) -> float:
+    """Return the loss of equal probabilities, or in regression that of answering 0."""
+    if not stream.task(0, 0).query.y.is_floating_point():
+        return math.log(max(stream.outputs, 2))
+    # Over many tasks: one alone may have targets close to 0.
+    targets = [stream.task(step, 0).query.y for step in range(64)]
+    return torch.stack(targets).double().square().mean().item() or 1.0
+
+
+def has_diverged(loss: float | None, guessing: float) -> bool:
+    """Return whether a mean meta-loss is finite but absurd."""
+    return loss is not None and loss > EXPLODED * guessing
+
+
+def describe_explosion(config: RunConfig, step: int, loss: float, guessing: float) -> str:
+    """Return what happened, and what to do."""
+    return (
+        f"{config.method} has diverged: its meta-loss is {loss:.3g} at step {step}, and that of "
+        f"guessing {guessing:.3g}; lower lr ({config.lr}) or outer_lr ({config.outer_lr})"
+    )
 
 
 def write_tasks(
     run: Path, config: RunConfig, stream: TaskStream, step: int, found: dict[int, str]
 ) -> None:
-    """Leaves the tasks of a step for inspection, each with its address."""
+    """Write the tasks of a step for inspection, each with its address."""
     folder = run / FOLDER
     folder.mkdir(exist_ok=True)
     for index, kind in found.items():
-        support, query = stream.task(step, index)
         name = f"step-{step:08d}-task-{index}"
         address = {
             "data": config.data,
@@ -42,17 +72,16 @@ def write_tasks(
             "not_finite": kind,
         }
         tensors = {
-            "support.x": support.x,
-            "support.y": support.y,
-            "query.x": query.x,
-            "query.y": query.y,
+            f"{part}.{axis}": tensor
+            for part, batch in zip(("support", "query"), stream.task(step, index), strict=True)
+            for axis, tensor in zip("xy", batch, strict=True)
         }
         write_atomically(folder / f"{name}.safetensors", tensor_file.pack(tensors, address))
         write_json(folder / f"{name}.json", address)
 
 
 def describe(config: RunConfig, step: int, found: dict[int, str]) -> str:
-    """What happened, where, and what to do."""
+    """Return what happened, where, and what to do."""
     if found:
         kind = next(iter(found.values()))
         where = ", ".join(str(index) for index in found)

@@ -1,4 +1,4 @@
-"""Fixed tasks, one after the other: the mean and its 95 % interval, after every inner step."""
+"""Evaluation on fixed tasks: the mean and its 95 % interval, after every inner step."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from metamirror.storage import learner_file
 from metamirror.storage.atomic import to_json, write_atomically, write_json
 from metamirror.training.config import load_config
 from metamirror.training.device import place
-from metamirror.training.distributed import Ranks, joined_ranks
+from metamirror.training.distributed import ALONE, Ranks, joined_ranks
 from metamirror.training.factory import build_stream, use_precision
 from metamirror.training.run_folder import data_changed, recorded
+from metamirror.training.user_modules import check_method
 
-ALONE = Ranks(torch.device("cpu"))
 FOLDER = "evaluations"
 
 
 @dataclass(frozen=True)
 class TaskResult:
-    """One task's query set, judged during adaptation, and what its support set went through.
+    """The query results of one task during adaptation, and the path of its support set.
 
     Attributes:
-        losses: after every step that was looked at, the last one of which is K.
+        losses: query losses after every step that was evaluated, the last of which is K.
         accuracies: the same in percent; None for regression.
-        support_losses: before each of the K steps, k = 0..K-1.
+        support_losses: support losses before each of the K steps, k = 0..K-1.
         grad_norms: the norm of the gradient in phi, at the same points.
     """
 
@@ -48,12 +48,12 @@ class TaskResult:
 
     @property
     def loss(self) -> float:
-        """After the last step."""
+        """The query loss after the last step."""
         return self.losses[-1]
 
     @property
     def accuracy(self) -> float | None:
-        """After the last step, in percent; None for regression."""
+        """The query accuracy after the last step, in percent; None for regression."""
         return None if self.accuracies is None else self.accuracies[-1]
 
 
@@ -68,7 +68,7 @@ def evaluate_stream(
     quiet: bool = False,
     title: str = "evaluate",
 ) -> list[TaskResult]:
-    """Results on the first `count` tasks of a stream, shared out over the ranks.
+    """Evaluate on the first `count` tasks of a stream, which the ranks share.
 
     Memory holds one task for each thread and a table of figures, whatever the number of tasks and
     steps; each task is adapted to alone, so that the figures do not depend on the number of ranks.
@@ -82,22 +82,20 @@ def evaluate_stream(
     totals = torch.zeros(2, dtype=torch.float64)
     share = ranks.share(count)
 
-    def judged(double: Learner, i: int) -> tuple[Tensor, Tensor]:
+    def evaluated(replica: Learner, i: int) -> tuple[Tensor, Tensor]:
         step, index = divmod(i, stream.batch)
-        task, seed = place(stream.task(step, index), double), stream.seeds(step)[index]
-        return _judged(double, task, steps, every_step, seed)
+        task, seed = place(stream.task(step, index), replica), stream.seeds(step)[index]
+        return _evaluated(replica, task, steps, every_step, seed)
 
     with Progress(title, count, quiet=quiet or not ranks.first) as progress:
-        found = over_tasks(learner, judged, share)
+        found = over_tasks(learner, evaluated, share)
         for done, (i, (query, path)) in enumerate(zip(share, found, strict=True), start=1):
             table[i] = torch.cat([query.flatten(), path.flatten()])
             totals += query[:, -1]
             loss, right = (totals / done).tolist()
-            note = f"loss {loss:.4f}" + (
-                f", accuracy {100 * right:.2f} %" if right == right else ""
-            )
-            progress.update(min(count, done * ranks.world), note)
-    parts = ranks.add_up(table).cpu().split([points, points, steps, steps], dim=1)
+            accuracy = "" if math.isnan(right) else f", accuracy {100 * right:.2f} %"
+            progress.update(min(count, done * ranks.world), f"loss {loss:.4f}{accuracy}")
+    parts = ranks.all_reduce(table).cpu().split([points, points, steps, steps], dim=1)
     regression = bool(parts[1].isnan().all())
     return [
         TaskResult(
@@ -110,12 +108,12 @@ def evaluate_stream(
     ]
 
 
-def _judged(
+def _evaluated(
     learner: Learner, task: Task, steps: int, every_step: bool, seed: int
 ) -> tuple[Tensor, Tensor]:
-    """Two tables, with a column for each point.
+    """Return two tables with a column for each point.
 
-    One has query losses and the shares of right answers at the points looked at, the other support
+    One has query losses and the shares of right answers at the points evaluated, the other support
     losses and gradient norms before each step.
     """
     loss = learner.loss or loss_for(task.query.y)
@@ -128,28 +126,24 @@ def _judged(
     for adapted in points:
         path.append(torch.stack([adapted.path.losses, adapted.path.grad_norms]).cpu().double())
         output = adapted(task.query.x)
-        right = (
-            float("nan")
-            if task.query.y.is_floating_point()
+        right = math.nan
+        if not task.query.y.is_floating_point():
             # The largest of what is not a number is no answer.
-            else ((output.argmax(-1) == task.query.y) & output.isfinite().all(-1))
-            .double()
-            .mean()
-            .item()
-        )
+            hits = (output.argmax(-1) == task.query.y) & output.isfinite().all(-1)
+            right = hits.double().mean().item()
         rows.append((loss(output, task.query.y).item(), right))
     return torch.tensor(rows, dtype=torch.float64).T, torch.cat(path, dim=1)
 
 
 def mean_and_interval(values: list[float]) -> tuple[float, float]:
-    """The mean over tasks and half its 95 % interval, 1.96 std / sqrt(n)."""
+    """Return the mean over tasks and half its 95 % interval, 1.96 std / sqrt(n)."""
     if len(values) < 2 or not all(map(math.isfinite, values)):
         return sum(values) / len(values), float("nan")
     return statistics.fmean(values), 1.96 * statistics.stdev(values) / len(values) ** 0.5
 
 
 def summary(results: list[TaskResult], point: int = -1) -> dict[str, float]:
-    """Mean accuracy or squared error over tasks, its interval, and the mean loss."""
+    """Return the mean accuracy or squared error over tasks, its interval, and the mean loss."""
     loss, loss_interval = mean_and_interval([r.losses[point] for r in results])
     accuracies = [r.accuracies[point] for r in results if r.accuracies is not None]
     if not accuracies:
@@ -171,16 +165,16 @@ def evaluate_run(
     device: str = "auto",
     data_dir: Path | None = None,
 ) -> dict[str, object]:
-    """The result of a run, in the fields that `metamirror evaluate --json` prints.
+    """Evaluate a run; return the fields that `metamirror evaluate --json` prints.
 
-    Leaves it in `RUN/evaluations`, with the results of every task in a file beside it.
+    The result is written to `RUN/evaluations`, with the results of every task in a file beside it.
 
     Args:
         run: the run folder.
         split: train, val or test.
         tasks: how many tasks; always the first ones of the split.
         steps: K, if other than in training.
-        norm: whose statistics normalise the query, if others than in training.
+        norm: which statistics normalise the query, if others than in training.
         queries: query examples a class, if others than in training.
         which: the learner with the best validation score, or the last one.
         every_step: predict after each of the steps 0..K, or, in less than half the time, after the
@@ -236,16 +230,18 @@ def evaluate_run(
 
 
 def warn_of_other_data(run: Path, data: str, stream: TaskStream) -> None:
-    """Says so where a run is judged on other data than it was trained on."""
+    """Warn where a run is evaluated on other data than it was trained on."""
     if data_changed(recorded(run), stream.identity):
         warn(
-            f"{data} is not what {run} was trained on: pictures or classes have changed since, and "
+            f"{data} is not what {run} was trained on: images or classes have changed since, and "
             f"some may have been seen in training"
         )
 
 
 def loaded(run: Path, which: Literal["best", "last"]) -> tuple[Learner, int | None]:
-    """A learner and its step, even while a process trains on and replaces both."""
+    """Load a learner and its step, even while a process trains on and replaces both."""
+    if (run / "config.json").is_file():
+        check_method(load_config(run))
     while True:
         before = learner_file.step_of(run, which)
         learner = learner_file.load(run, which=which)
@@ -254,22 +250,12 @@ def loaded(run: Path, which: Literal["best", "last"]) -> tuple[Learner, int | No
 
 
 def evaluation_name(found: Mapping[str, object]) -> str:
-    """What a result is called in `RUN/evaluations`: all that may differ from one to the next."""
-    return "-".join(
-        str(found[key]) + unit
-        for key, unit in (
-            ("split", ""),
-            ("which", ""),
-            ("tasks", "tasks"),
-            ("steps", "steps"),
-            ("norm", ""),
-            ("queries", "queries"),
-        )
-    )
+    """Return a result's name in `RUN/evaluations`: all that may differ from one to the next."""
+    return "{split}-{which}-{tasks}tasks-{steps}steps-{norm}-{queries}queries".format(**found)
 
 
 def write_tasks(file: Path, results: list[TaskResult]) -> None:
-    """The results of single tasks, a line each."""
+    """Write the results of single tasks, a line each."""
     lines = []
     for i, result in enumerate(results):
         values = {"task": i, "loss": result.losses, "accuracy": result.accuracies}
@@ -278,7 +264,7 @@ def write_tasks(file: Path, results: list[TaskResult]) -> None:
 
 
 def read_tasks(file: Path) -> list[TaskResult]:
-    """What `write_tasks` wrote; a figure that was not finite comes back as NaN."""
+    """Read what `write_tasks` wrote; a figure that was not finite comes back as NaN."""
 
     def figures(values: list[float | None]) -> tuple[float, ...]:
         return tuple(math.nan if value is None else float(value) for value in values)
@@ -286,10 +272,8 @@ def read_tasks(file: Path) -> list[TaskResult]:
     try:
         lines = [json.loads(line) for line in file.read_text().splitlines()]
         found = [
-            TaskResult(
-                figures(line["loss"]), figures(line["accuracy"]) if "accuracy" in line else None
-            )
-            for line in lines
+            TaskResult(figures(x["loss"]), figures(x["accuracy"]) if "accuracy" in x else None)
+            for x in lines
         ]
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise ValueError(f"{file} holds no results of tasks: {error}") from error

@@ -1,10 +1,10 @@
-"""Ctrl-C and SIGTERM as a wish to stop, heard between two steps."""
+"""Ctrl-C and SIGTERM, answered between two steps."""
 
 from __future__ import annotations
 
 import signal
 import threading
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 from metamirror.console import say
@@ -25,7 +25,7 @@ class InterruptedRun(KeyboardInterrupt):
 
 
 class Interrupts:
-    """Remembers the first signal; the second one acts as it always does."""
+    """Remembers the first signal; a second one acts as it always does."""
 
     def __init__(self) -> None:
         self.received: int | None = None
@@ -40,17 +40,12 @@ class Interrupts:
     def _hear(self, number: int, frame: FrameType | None) -> None:
         self.received = number
         self._restore()
-        say("stopping when this step is done; once more to stop at once")
+        say("stopping when this step is done; press Ctrl-C again to stop immediately")
 
     def _restore(self) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._before = {}
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._restore()

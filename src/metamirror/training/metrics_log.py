@@ -1,4 +1,4 @@
-"""What a run says of itself while it goes: metrics, timing, and TensorBoard where asked for."""
+"""The log of a run: metrics, timing, and TensorBoard where asked for."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import time
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from metamirror.console import warn
@@ -20,14 +19,14 @@ from metamirror.storage.atomic import to_json
 METRICS, TIMING = "metrics.jsonl", "timing.jsonl"
 
 
-class Tracker:
+class MetricsLog:
     """Writes metrics.jsonl, which holds nothing that a second run would not give again.
 
     Wall-clock figures go to timing.jsonl.
 
     Args:
         run: the run folder.
-        keep: bytes of metrics.jsonl that belong to the checkpoint the run goes on from.
+        keep: bytes of metrics.jsonl that belong to the checkpoint from which the run continues.
         step: the step of that checkpoint.
         tensorboard: write TensorBoard events as well.
     """
@@ -43,11 +42,11 @@ class Tracker:
         self._timing = os.open(run / TIMING, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         self._began, self._first = time.monotonic(), step
 
-    def __enter__(self) -> Tracker:
+    def __enter__(self) -> MetricsLog:
         return self
 
     def add(self, step: int, values: Mapping[str, float | int | None]) -> None:
-        """One line of metrics, and one of timing."""
+        """Write one line of metrics, and one of timing."""
         line = to_json({"step": step, **values}, indent=None) + "\n"
         _write(self._metrics, line.encode(), self.run / METRICS)
         seconds = time.monotonic() - self._began
@@ -60,16 +59,11 @@ class Tracker:
                     self._events.add_scalar(name, value, step)
 
     def settle(self) -> int:
-        """Flushes the metrics to disk; their length, for a checkpoint to remember."""
+        """Flush the metrics to disk; return their length, for a checkpoint to remember."""
         os.fsync(self._metrics)
         return os.fstat(self._metrics).st_size
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         os.close(self._metrics)
         os.close(self._timing)
         if self._events is not None:
@@ -77,24 +71,24 @@ class Tracker:
 
 
 def seconds_per_iteration(run: Path) -> float | None:
-    """The median over the stretches between two lines of a run's own clock.
+    """Return the median time of an iteration, over the intervals between two lines of timing.
 
-    Validation falls into some of the stretches; a clock that goes back has been started again.
+    Validation falls into some of the intervals; a clock that goes back has been started again.
     """
-    lines = _clock(run / TIMING)
-    stretches: list[float] = [
+    lines = _timing(run / TIMING)
+    intervals: list[float] = [
         (after["seconds"] - before["seconds"]) / (after["step"] - before["step"])
         for before, after in pairwise(lines)
         if after["step"] > before["step"] and after["seconds"] > before["seconds"]
     ]
-    if stretches:
-        return statistics.median(stretches)
+    if intervals:
+        return statistics.median(intervals)
     rates = [line["steps_per_second"] for line in lines if line["steps_per_second"]]
     return 1 / statistics.median(rates) if rates else None
 
 
-def _clock(file: Path) -> list[dict[str, float]]:
-    """The readable lines: a full disk or a loss of power leaves half a line."""
+def _timing(file: Path) -> list[dict[str, float]]:
+    """Return the readable lines: a full disk or a loss of power leaves half a line."""
     found = []
     for line in file.read_text(errors="replace").splitlines() if file.is_file() else []:
         try:
@@ -108,7 +102,7 @@ def _clock(file: Path) -> list[dict[str, float]]:
 
 
 def check_tensorboard() -> None:
-    """Refuses early what would fail after the data has been loaded."""
+    """Refuse early what would fail after the data has been loaded."""
     if importlib.util.find_spec("tensorboard") is None:
         raise ValueError("TensorBoard is not installed: pip install 'metamirror[tensorboard]'")
 

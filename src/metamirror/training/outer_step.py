@@ -1,72 +1,30 @@
-"""The outer level: its optimiser, its step sizes, and the meta-gradient that the ranks add up."""
+"""The meta-gradient of one outer step, computed by all ranks together."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from metamirror.core.geometry import Inserted
 from metamirror.core.learner import Learner
 from metamirror.data import TaskStream
 from metamirror.parallel.processes import Crew
-from metamirror.training.config import RunConfig
+from metamirror.storage.checkpoint import parameters_of
 from metamirror.training.device import place
-from metamirror.training.distributed import Ranks
+from metamirror.training.distributed import ALONE, Ranks
+from metamirror.training.divergence import NonFiniteError
+from metamirror.training.optimizer import descend
 
 NotDecomposable: type[RuntimeError] = torch.linalg.LinAlgError  # type: ignore[attr-defined]
 """What torch raises for the eigenvalues of a matrix that is not finite."""
 
 
-def build_optimizer(config: RunConfig, learner: Learner) -> torch.optim.Optimizer:
-    """Adam or SGD over two groups: the start, which is the model's own, and all the rest."""
-    inserted = [m for m in learner.model.modules() if isinstance(m, Inserted)]
-    apart = {id(p) for module in inserted for p in module.parameters()}
-    start = [p for p in learner.model.parameters() if p.requires_grad and id(p) not in apart]
-    known = {id(p) for p in start}
-    rest = [p for p in learner.parameters() if p.requires_grad and id(p) not in known]
-    if config.geometry_lr is not None and not rest:
-        raise ValueError(
-            f"geometry_lr is {config.geometry_lr}, but {config.method} learns nothing beside its "
-            f"start: leave it out"
-        )
-    rate = config.outer_lr if config.geometry_lr is None else config.geometry_lr
-    groups = [
-        {"params": params, "lr": lr, "full_lr": lr}
-        for params, lr in ((start, config.outer_lr), (rest, rate))
-        if params
-    ]
-    if config.optimizer == "adam":
-        # One pass over memory for each tensor, in place of a dozen.
-        return torch.optim.Adam(groups, weight_decay=config.weight_decay, fused=True)
-    return torch.optim.SGD(
-        groups,
-        momentum=config.momentum,
-        nesterov=config.momentum > 0,
-        weight_decay=config.weight_decay,
-    )
-
-
-def parameters_of(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """What the optimiser trains, in its order."""
-    return [p for group in optimizer.param_groups for p in group["params"]]
-
-
-def decay(config: RunConfig, step: int) -> float:
-    """What the step sizes are multiplied by: a function of the step, so that nothing is kept."""
-    if config.schedule == "step":
-        return float(config.decay_factor ** (step // config.decay_every))
-    if config.schedule == "cosine":
-        return 0.5 * (1 + math.cos(math.pi * step / config.iterations))
-    return 1.0
-
-
 @dataclass(frozen=True)
 class MetaGradient:
-    """What one step of the outer level is made of, the same on every rank.
+    """The meta-gradient of one outer step, the same on every rank.
 
     Attributes:
         flat: the gradient of the mean loss, all parameters in one vector.
@@ -98,7 +56,7 @@ def meta_gradient(
     stop: bool = False,
     crew: Crew | None = None,
 ) -> MetaGradient:
-    """Each rank differentiates the loss of its own tasks; one sum over ranks gives the whole."""
+    """Differentiate the loss of this rank's tasks, and all-reduce over the ranks."""
     indices = ranks.share(stream.batch)
     size = sum(p.numel() for p in parameters)
     flat = parameters[0].new_zeros(size + 3)
@@ -116,7 +74,7 @@ def meta_gradient(
         except NotDecomposable:
             # An eigenvalue of what is not finite: the other ranks must hear of it too.
             flat[:-1] = float("nan")
-    ranks.add_up(flat)
+    ranks.all_reduce(flat)
     loss, accuracy, stopping = flat[size:].tolist()
     return MetaGradient(flat[:size], loss, 100 * accuracy, stopping > 0, own)
 
@@ -129,7 +87,7 @@ def _differentiated(
     indices: Sequence[int],
     crew: Crew | None = None,
 ) -> tuple[Tensor, Tensor, list[Tensor]]:
-    """Losses and accuracies of some tasks of a step, and their part of the meta-gradient."""
+    """Return losses and accuracies of some tasks of a step, and their part of the meta-gradient."""
     tasks = place(stream.stack(step, indices), learner)
     every = stream.seeds(step)
     (losses, accuracies), grads = learner.meta_gradient(
@@ -149,43 +107,34 @@ def blame(
     ranks: Ranks,
     own: dict[int, float],
 ) -> dict[int, str]:
-    """Which tasks of a step are not finite, and what of them: the same answer on every rank."""
+    """Return which tasks of a step are not finite, and what of them; the same on every rank."""
     kinds = ("", "meta-loss", "meta-gradient")
     codes = torch.zeros(stream.batch, device=ranks.device)
     for index in ranks.share(stream.batch):
+        codes[index] = 1
         if not math.isfinite(own.get(index, 0.0)):
-            codes[index] = 1
             continue
         try:
             losses, _, grads = _differentiated(learner, parameters, stream, step, [index])
         except NotDecomposable:
-            codes[index] = 1
             continue
-        if not torch.isfinite(losses).all():
-            codes[index] = 1
-        elif not all(torch.isfinite(g).all() for g in grads):
-            codes[index] = 2
-    found = ranks.add_up(codes).int().tolist()
+        if torch.isfinite(losses).all():
+            codes[index] = 0 if all(torch.isfinite(g).all() for g in grads) else 2
+    found = ranks.all_reduce(codes).int().tolist()
     return {index: kinds[code] for index, code in enumerate(found) if code}
 
 
-def clip(flat: Tensor, config: RunConfig) -> None:
-    """Limits the meta-gradient, in place: entry by entry, then as a whole."""
-    if config.clip_value is not None:
-        flat.clamp_(-config.clip_value, config.clip_value)
-    if config.clip_norm is not None:
-        flat.mul_(torch.clamp(config.clip_norm / (flat.norm() + 1e-12), max=1.0))
-
-
-def descend(optimizer: torch.optim.Optimizer, flat: Tensor, factor: float) -> None:
-    """One step of the optimiser along a flat gradient, with its step sizes times a factor."""
-    for group in optimizer.param_groups:
-        group["lr"] = group.setdefault("full_lr", group["lr"]) * factor
-    place_in = 0
-    for p in parameters_of(optimizer):
-        grad = flat[place_in : place_in + p.numel()].view_as(p)
-        # Fused optimisers walk memory: a gradient must have the strides of its parameter.
-        p.grad = grad if p.is_contiguous() else torch.empty_like(p).copy_(grad)
-        place_in += p.numel()
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
+def outer_step(
+    learner: Learner, optimizer: torch.optim.Optimizer, stream: TaskStream, step: int
+) -> float:
+    """Take one outer step with an optimiser of one's own; return the meta-loss."""
+    parameters = parameters_of(optimizer)
+    ranks = replace(ALONE, device=parameters[0].device)
+    gradient = meta_gradient(learner, parameters, stream, step, ranks)
+    if not gradient.finite:
+        raise NonFiniteError(
+            f"the meta-loss or its gradient is not finite at step {step}: lower lr ({learner.lr}) "
+            f"or the outer learning rate"
+        )
+    descend(optimizer, gradient.flat, 1.0)
+    return gradient.loss

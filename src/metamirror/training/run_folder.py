@@ -1,4 +1,4 @@
-"""A run folder: who may write to it, whether it is the run that was meant, what stands in it."""
+"""A run folder: one process writes to it, and a run is not continued as another."""
 
 from __future__ import annotations
 
@@ -6,39 +6,36 @@ import os
 import platform
 import socket
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import torch
-from filelock import FileLock, Timeout
 
 from metamirror._version import __version__
 from metamirror.console import warn
 from metamirror.storage import checkpoint
 from metamirror.storage.atomic import read_json, remove_leftovers, write_json
+from metamirror.storage.locks import OWNER, locked
 from metamirror.training.config import RunConfig, difference, load_config
 
 FORMAT = 1
-CONFIG, VERSIONS, OWNER, LOCK = "config.json", "versions.json", "owner.json", ".lock"
-LAUNCH = "launch.json"
-MAY_DIFFER = ("iterations", "checkpoint_every", "on_nonfinite")
-"""What may change when a run is continued, since it decides nothing that has been computed."""
+CONFIG, VERSIONS, LAUNCH, LOCK = "config.json", "versions.json", "launch.json", ".lock"
+MAY_DIFFER = ("iterations", "checkpoint_every", "on_nonfinite", "imports")
+"""Settings that may change when a run is continued: they decide nothing that has been computed."""
 
 
 @contextmanager
-def claimed(
-    folder: Path, config: RunConfig, *, resume: bool, ranks: int = 1, data: str = ""
+def locked_run(
+    folder: Path, config: RunConfig, resume: bool, *, ranks: int = 1, data: str = ""
 ) -> Iterator[None]:
-    """The folder, ready to be written to by this process alone.
-
-    A process that is killed leaves no claim behind: the lock is the system's, not a file's.
+    """Lock a run folder for this process, and check that it is the run that is meant.
 
     Args:
-        folder: of the run.
-        config: of the run.
-        resume: whether a run that stands there is meant.
+        folder: the run folder.
+        config: the run's settings.
+        resume: whether a run that is there is to be continued.
         ranks: how many processes compute it.
         data: the identity of what it learns from.
     """
@@ -46,7 +43,7 @@ def claimed(
     _check_use(folder, resume)
     folder.mkdir(parents=True, exist_ok=True)
     now = {**versions(), "ranks": ranks, "data": data}
-    with held(folder, LOCK):
+    with locked(folder, LOCK):
         _check_use(folder, resume)
         for part in (folder, folder / checkpoint.FOLDER, folder / "best", folder / "last"):
             remove_leftovers(part)
@@ -60,30 +57,8 @@ def claimed(
         yield
 
 
-@contextmanager
-def held(folder: Path, lock: str) -> Iterator[None]:
-    """A folder for one process at a time; a second one is refused, with the first one's number.
-
-    The lock is the system's, not a file's: a process that is killed holds nothing.
-
-    Args:
-        folder: that is there.
-        lock: the name of the file that is locked.
-    """
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(FileLock(folder / lock, timeout=0))
-        except Timeout as error:
-            raise ValueError(
-                f"{folder} is in use by {_owner(folder)}: let it end, or stop it"
-            ) from error
-        stack.callback((folder / OWNER).unlink, missing_ok=True)
-        write_json(folder / OWNER, {"pid": os.getpid(), "host": socket.gethostname()})
-        yield
-
-
 def versions() -> dict[str, object]:
-    """What a run was made with."""
+    """Return what a run is made with."""
     return {
         "format": FORMAT,
         "metamirror": __version__,
@@ -111,7 +86,7 @@ def _check_use(folder: Path, resume: bool) -> None:
 
 
 def _check_same(folder: Path, config: RunConfig, now: dict[str, object]) -> None:
-    """Refuses to continue one run as another."""
+    """Refuse to continue one run as another."""
     before = recorded(folder)
     if before.get("format", FORMAT) != FORMAT:
         raise ValueError(
@@ -135,7 +110,7 @@ def _check_same(folder: Path, config: RunConfig, now: dict[str, object]) -> None
             )
     if data_changed(before, now["data"]):
         raise ValueError(
-            f"{config.data} is not what it was when {folder} was started: pictures or classes have "
+            f"{config.data} is not what it was when {folder} was started: images or classes have "
             f"changed; start a new run in another folder"
         )
     for name in sorted(set(now) & set(before) - {"data"}):
@@ -147,7 +122,7 @@ def _check_same(folder: Path, config: RunConfig, now: dict[str, object]) -> None
 
 
 def recorded(folder: Path) -> dict[str, object]:
-    """What a run was started with; nothing, if that was not written or is gone."""
+    """Return what a run was started with; nothing if that was not written or is gone."""
     found = read_json(folder / VERSIONS) if (folder / VERSIONS).is_file() else {}
     if not isinstance(found, dict):
         raise ValueError(f"{folder / VERSIONS} holds no versions: remove it")
@@ -155,14 +130,14 @@ def recorded(folder: Path) -> dict[str, object]:
 
 
 def launch() -> str | None:
-    """Which torchrun has started this process: the same for all that it starts again."""
+    """Return which torchrun has started this process: the same for all that it starts again."""
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return None
     return f"{os.environ['TORCHELASTIC_RUN_ID']} {socket.gethostname()} {os.getppid()}"
 
 
 def restarted(folder: Path) -> bool:
-    """Whether this process goes on for one that the same torchrun started, and that died."""
+    """Return whether this process replaces one that the same torchrun started, and that died."""
     if int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) == 0:
         return False
     try:
@@ -172,13 +147,5 @@ def restarted(folder: Path) -> bool:
 
 
 def data_changed(before: Mapping[str, object], data: object) -> bool:
-    """Whether a run's data are others than those it was started with."""
+    """Return whether a run's data are others than those it was started with."""
     return before.get("data", data) != data
-
-
-def _owner(folder: Path) -> str:
-    try:
-        owner = read_json(folder / OWNER)
-        return f"process {owner['pid']} on {owner['host']}"
-    except (ValueError, KeyError, TypeError):
-        return "another process"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -16,25 +16,19 @@ from metamirror.data import TaskStream
 from metamirror.parallel.allocator import spare_memory_for
 from metamirror.parallel.processes import Crew, processes_for
 from metamirror.storage import checkpoint, learner_file
-from metamirror.storage.checkpoint import Standing
+from metamirror.storage.checkpoint import TrainingState, parameters_of
 from metamirror.training import divergence
 from metamirror.training.config import RunConfig
-from metamirror.training.distributed import joined_ranks
-from metamirror.training.divergence import NonFiniteError
-from metamirror.training.evaluate import ALONE, evaluate_stream, summary
+from metamirror.training.distributed import Ranks, joined_ranks
+from metamirror.training.divergence import DivergedError, NonFiniteError
+from metamirror.training.evaluate import evaluate_stream, summary
 from metamirror.training.factory import build_learner, build_stream
 from metamirror.training.interrupts import InterruptedRun, Interrupts
-from metamirror.training.metrics_log import Tracker, check_tensorboard
-from metamirror.training.outer_step import (
-    blame,
-    build_optimizer,
-    clip,
-    decay,
-    descend,
-    meta_gradient,
-    parameters_of,
-)
-from metamirror.training.run_folder import claimed
+from metamirror.training.metrics_log import MetricsLog, check_tensorboard
+from metamirror.training.optimizer import build_optimizer, clip, decay, descend
+from metamirror.training.outer_step import MetaGradient, blame, meta_gradient
+from metamirror.training.run_folder import locked_run
+from metamirror.training.user_modules import check_method
 
 
 def train(
@@ -47,19 +41,20 @@ def train(
     tensorboard: bool = False,
     processes: int | None = 1,
 ) -> Learner:
-    """Trains a learner and leaves a run folder; under torchrun, as one of its ranks.
+    """Train a learner and leave a run folder; under torchrun, as one of its ranks.
 
     Args:
         config: what is trained, and how.
         out: the run folder.
-        resume: go on from the last checkpoint in it, if there is one.
+        resume: continue from the last checkpoint in it, if there is one.
         device: auto, cpu, cuda or mps.
         data_dir: where the data are, if not in the usual place.
         tensorboard: write events for TensorBoard as well.
-        processes: of a `Crew` that shares each step's tasks, this one included; None for as many
-            as make it fastest. A rank that has fewer tasks takes fewer.
+        processes: how many share each step's tasks, this one included; None for as many as make it
+            fastest. A rank that has fewer tasks takes fewer.
     """
     config.check()
+    check_method(config)
     if processes is not None and not 1 <= processes <= config.tasks_per_step:
         raise ValueError(
             f"processes is {processes}; they share the {config.tasks_per_step} tasks of a step: "
@@ -70,174 +65,224 @@ def train(
     with ExitStack() as stack:
         ranks = stack.enter_context(joined_ranks(device))
         stream = build_stream(config, "train", data_dir=data_dir)
-        validation = (
-            build_stream(config, "val", batch=1, data_dir=data_dir)
-            if config.validate_every
-            else None
-        )
+        guessing = divergence.loss_of_guessing(stream)
         spare_memory_for(stream.example_shape)
         learner = build_learner(config, stream, ranks.device)
-        optimizer = build_optimizer(config, learner)
-        parameters = parameters_of(optimizer)
-        standing, best = Standing(), dict[str, Tensor]()
+        run = Run(config, out, ranks, stream, guessing, learner, build_optimizer(config, learner))
+        if config.validate_every:
+            run.validation = build_stream(config, "val", batch=1, data_dir=data_dir)
         interrupts = stack.enter_context(Interrupts())
-
-        # The first rank alone touches the folder, and tells the others where the run stands.
-        found, origin = None, out
-        if ranks.first:
-            stack.enter_context(
-                claimed(
-                    out,
-                    config,
-                    resume=resume,
-                    ranks=ranks.world,
-                    data=stream.identity,
-                )
-            )
-            found, origin = checkpoint.newest(out) or (None, out)
-        content = ranks.from_first(found)
-        if content:
-            standing, best = checkpoint.unpack(content, origin, learner, optimizer)
-        if ranks.first:
-            publish(learner, best, standing, out)
-            tracker = stack.enter_context(
-                Tracker(out, standing.metrics_bytes, standing.step, tensorboard)
-            )
-        own = len(ranks.share(config.tasks_per_step))
-        if processes is None:
-            processes = processes_for(learner, stream.example_shape, own)
-        processes = min(processes, own)
-        crew = stack.enter_context(Crew(learner, processes)) if processes > 1 else None
+        run.open(stack, resume, tensorboard)
+        crew = run.start_crew(stack, processes)
         progress = stack.enter_context(
             Progress(
                 f"train {config.method}",
                 config.iterations,
-                done=standing.step,
+                done=run.state.step,
                 quiet=not ranks.first,
             )
         )
-
-        def save() -> None:
-            """A checkpoint of the run as it stands."""
-            if not all(torch.isfinite(p).all() for p in parameters):
-                raise NonFiniteError(
-                    f"{config.method} itself is not finite after step {standing.step}: the "
-                    f"checkpoint before is kept; lower outer_lr ({config.outer_lr})"
-                )
-            if not ranks.first:
-                return
-            try:
-                standing.metrics_bytes = tracker.settle()
-                content = checkpoint.pack(learner, optimizer, standing, best)
-                checkpoint.write(out, standing.step, content)
-                publish(learner, best, standing, out)
-            except OSError:
-                say(f"step {standing.step} is not saved, what was is kept; go on with --resume")
-                raise
-
-        if not content:
-            save()
-        elif standing.step >= config.iterations and ranks.first:
-            say(f"{out} is finished: all {config.iterations} iterations are done")
-        for step in range(standing.step, config.iterations):
+        for step in range(run.state.step, config.iterations):
+            stop = interrupts.received is not None
             gradient = meta_gradient(
-                learner,
-                parameters,
-                stream,
-                step,
-                ranks,
-                stop=interrupts.received is not None,
-                crew=crew,
+                learner, run.parameters, stream, step, ranks, stop=stop, crew=crew
             )
             if gradient.finite:
-                standing.skipped_in_a_row = 0
-                standing.counted += 1
-                standing.losses += gradient.loss
-                if not math.isnan(gradient.accuracy):
-                    standing.accuracies = (standing.accuracies or 0.0) + gradient.accuracy
+                run.count(gradient)
                 clip(gradient.flat, config)
-                descend(optimizer, gradient.flat, decay(config, step))
+                descend(run.optimizer, gradient.flat, decay(config, step))
             else:
-                tasks = blame(learner, parameters, stream, step, ranks, gradient.own)
-                message = divergence.describe(config, step, tasks)
-                if ranks.first and standing.skipped < divergence.SKIPS_WRITTEN:
-                    divergence.write_tasks(out, config, stream, step, tasks)
-                standing.skipped_in_a_row += 1
-                if config.on_nonfinite == "stop" or divergence.hopeless(standing.skipped_in_a_row):
-                    standing.skipped_in_a_row = 0
-                    save()  # the learner as it was, beside the task that it fails on
-                    ranks.part()
-                    raise NonFiniteError(f"{message}; {out / divergence.FOLDER} has the task")
-                standing.skipped += 1
-                if ranks.first and standing.skipped <= divergence.SKIPS_WRITTEN:
-                    warn(f"{message}; the step is skipped")
-            standing.step = step + 1
-            last = standing.step == config.iterations
-
-            line: dict[str, float | int | None] = {}
-            if standing.counted and (last or standing.step % config.log_every == 0):
-                line["loss"] = standing.losses / standing.counted
-                if standing.accuracies is not None:
-                    line["accuracy"] = standing.accuracies / standing.counted
-                line["outer_lr"] = config.outer_lr * decay(config, step)
-                if config.geometry_lr is not None:
-                    line["geometry_lr"] = config.geometry_lr * decay(config, step)
-                line["skipped"] = standing.skipped
-                standing.losses, standing.accuracies, standing.counted = 0.0, None, 0
-            if validation and (last or standing.step % config.validate_every == 0):
-                results = evaluate_stream(
-                    learner, validation, config.val_tasks, ranks=ranks, quiet=True
-                )
-                figures = summary(results)
-                line.update((f"val_{name}", value) for name, value in figures.items())
-                score = figures.get("accuracy", -figures["loss"])
-                if math.isfinite(figures["loss"]) and score > (
-                    -math.inf if standing.best_score is None else standing.best_score
-                ):
-                    standing.best_step, standing.best_score = standing.step, score
-                    best = {n: t.clone() for n, t in learner_file.tensors_of(learner).items()}
-            if line and ranks.first:
-                tracker.add(standing.step, line)
-            progress.update(standing.step, _note(gradient.loss, gradient.accuracy, standing))
-            if last or gradient.stop or standing.step % config.checkpoint_every == 0:
-                save()
+                run.skip(step, gradient)
+            run.state.step = step + 1
+            last = run.state.step == config.iterations
+            run.log(last)
+            progress.update(run.state.step, run.note(gradient))
+            if last or gradient.stop or run.state.step % config.checkpoint_every == 0:
+                run.save()
             if gradient.stop and not last:
                 if ranks.first:
-                    say(f"stopped after step {standing.step}; go on with --resume --out {out}")
+                    say(f"stopped after step {step + 1}; continue with --resume --out {out}")
                 ranks.part()
                 raise InterruptedRun(interrupts.received or 2)
         ranks.part()
+        run.check_end()
         return learner
 
 
-def publish(learner: Learner, best: dict[str, Tensor], standing: Standing, out: Path) -> None:
-    """The learners of a checkpoint where `metamirror.load` finds them."""
-    description = learner_file.describe(learner)
-    learner_file.write(out / "last", description, learner_file.tensors_of(learner), standing.step)
-    if best:
-        learner_file.write(out / "best", description, best, standing.best_step)
+@dataclass
+class Run:
+    """A run in training: its parts, and what happens to them beside the outer step.
 
+    Attributes:
+        config: the run's settings.
+        out: the run folder.
+        ranks: the processes that compute it.
+        stream: the training tasks.
+        guessing: the loss of guessing on them.
+        learner: what is trained.
+        optimizer: what trains it.
+        validation: the validation tasks, if there are any.
+        state: how far the run has come.
+        best: the tensors of the learner with the best validation score.
+    """
 
-def _note(loss: float, accuracy: float, standing: Standing) -> str:
-    words = [f"loss {loss:.4f}"]
-    if not math.isnan(accuracy):
-        words.append(f"accuracy {accuracy:.1f} %")
-    if standing.best_score is not None:
-        words.append(f"best validation {abs(standing.best_score):.4g}")
-    return ", ".join(words)
+    config: RunConfig
+    out: Path
+    ranks: Ranks
+    stream: TaskStream
+    guessing: float
+    learner: Learner
+    optimizer: torch.optim.Optimizer
+    validation: TaskStream | None = None
+    state: TrainingState = field(default_factory=TrainingState)
+    best: dict[str, Tensor] = field(default_factory=dict)
+    metrics: MetricsLog = field(init=False)
 
+    @property
+    def parameters(self) -> list[Tensor]:
+        """What the optimiser trains, in its order."""
+        return parameters_of(self.optimizer)
 
-def outer_step(
-    learner: Learner, optimizer: torch.optim.Optimizer, stream: TaskStream, step: int
-) -> float:
-    """One step of the outer level alone, with an optimiser of one's own; returns the meta-loss."""
-    parameters = parameters_of(optimizer)
-    ranks = replace(ALONE, device=parameters[0].device)
-    gradient = meta_gradient(learner, parameters, stream, step, ranks)
-    if not gradient.finite:
-        raise NonFiniteError(
-            f"the meta-loss or its gradient is not finite at step {step}: lower lr ({learner.lr}) "
-            f"or the outer rate"
+    def open(self, stack: ExitStack, resume: bool, tensorboard: bool) -> None:
+        """Lock the folder and load the newest checkpoint.
+
+        The first rank alone touches the folder, and sends the checkpoint to the others.
+        """
+        config, out, ranks = self.config, self.out, self.ranks
+        found, origin = None, out
+        if ranks.first:
+            stack.enter_context(
+                locked_run(out, config, resume, ranks=ranks.world, data=self.stream.identity)
+            )
+            found, origin = checkpoint.newest(out) or (None, out)
+        content = ranks.from_first(found)
+        if content:
+            self.state, self.best = checkpoint.unpack(content, origin, self.learner, self.optimizer)
+        if ranks.first:
+            self.publish()
+            self.metrics = stack.enter_context(
+                MetricsLog(out, self.state.metrics_bytes, self.state.step, tensorboard)
+            )
+        if not content:
+            self.save()
+        elif self.state.step >= config.iterations and ranks.first:
+            say(f"{out} is finished: all {config.iterations} iterations are done")
+
+    def start_crew(self, stack: ExitStack, processes: int | None) -> Crew | None:
+        """Start the worker processes that share this rank's tasks, if there are several."""
+        own = len(self.ranks.share(self.config.tasks_per_step))
+        if processes is None:
+            processes = processes_for(self.learner, self.stream.example_shape, own)
+        processes = min(processes, own)
+        return stack.enter_context(Crew(self.learner, processes)) if processes > 1 else None
+
+    def count(self, gradient: MetaGradient) -> None:
+        """Add a good step to the sums behind the next line of metrics."""
+        self.state.skipped_in_a_row = 0
+        self.state.counted += 1
+        self.state.losses += gradient.loss
+        if not math.isnan(gradient.accuracy):
+            self.state.accuracies = (self.state.accuracies or 0.0) + gradient.accuracy
+
+    def skip(self, step: int, gradient: MetaGradient) -> None:
+        """Write down which tasks are not finite; skip the step, or stop the run."""
+        config, state, first = self.config, self.state, self.ranks.first
+        tasks = blame(self.learner, self.parameters, self.stream, step, self.ranks, gradient.own)
+        message = divergence.describe(config, step, tasks)
+        if first and state.skipped < divergence.SKIPS_WRITTEN:
+            divergence.write_tasks(self.out, config, self.stream, step, tasks)
+        state.skipped_in_a_row += 1
+        if config.on_nonfinite == "stop" or divergence.hopeless(state.skipped_in_a_row):
+            state.skipped_in_a_row = 0
+            self.save()  # the learner as it was, beside the task that it fails on
+            self.ranks.part()
+            raise NonFiniteError(f"{message}; {self.out / divergence.FOLDER} has the task")
+        state.skipped += 1
+        if first and state.skipped <= divergence.SKIPS_WRITTEN:
+            warn(f"{message}; the step is skipped")
+
+    def log(self, last: bool) -> None:
+        """Write a line of metrics where one is due: the means since the last one, a validation."""
+        config, state = self.config, self.state
+        line: dict[str, float | int | None] = {}
+        if state.counted and (last or state.step % config.log_every == 0):
+            loss = line["loss"] = state.losses / state.counted
+            if state.accuracies is not None:
+                line["accuracy"] = state.accuracies / state.counted
+            factor = decay(config, state.step - 1)
+            line["outer_lr"] = config.outer_lr * factor
+            if config.geometry_lr is not None:
+                line["geometry_lr"] = config.geometry_lr * factor
+            line["skipped"] = state.skipped
+            if divergence.has_diverged(loss, self.guessing):
+                line["diverged"] = True
+                if self.ranks.first and not self.diverged:
+                    warn(self.explosion(loss))
+            state.last_loss = loss
+            state.losses, state.accuracies, state.counted = 0.0, None, 0
+        if self.validation and (last or state.step % config.validate_every == 0):
+            line |= self.validate(self.validation)
+        if line and self.ranks.first:
+            self.metrics.add(state.step, line)
+
+    def validate(self, stream: TaskStream) -> dict[str, float]:
+        """Evaluate on the validation tasks, and keep the learner if it is the best so far."""
+        results = evaluate_stream(
+            self.learner, stream, self.config.val_tasks, ranks=self.ranks, quiet=True
         )
-    descend(optimizer, gradient.flat, 1.0)
-    return gradient.loss
+        figures, best = summary(results), self.state.best_score
+        score = figures.get("accuracy", -figures["loss"])
+        if math.isfinite(figures["loss"]) and (best is None or score > best):
+            self.state.best_step, self.state.best_score = self.state.step, score
+            self.best = {n: t.clone() for n, t in learner_file.tensors_of(self.learner).items()}
+        return {f"val_{name}": value for name, value in figures.items()}
+
+    def save(self) -> None:
+        """Write a checkpoint, and the learners where `metamirror.load` finds them."""
+        state = self.state
+        if not all(torch.isfinite(p).all() for p in self.parameters):
+            raise NonFiniteError(
+                f"{self.config.method} itself is not finite after step {state.step}: the "
+                f"checkpoint before is kept; lower outer_lr ({self.config.outer_lr})"
+            )
+        if not self.ranks.first:
+            return
+        try:
+            state.metrics_bytes = self.metrics.settle()
+            content = checkpoint.pack(self.learner, self.optimizer, state, self.best)
+            checkpoint.write(self.out, state.step, content)
+            self.publish()
+        except OSError:
+            say(f"step {state.step} is not saved; earlier checkpoints are: continue with --resume")
+            raise
+
+    def publish(self) -> None:
+        """Write the best and the last learner where `metamirror.load` finds them."""
+        description = learner_file.describe(self.learner)
+        last = learner_file.tensors_of(self.learner)
+        learner_file.write(self.out / "last", description, last, self.state.step)
+        if self.best:
+            learner_file.write(self.out / "best", description, self.best, self.state.best_step)
+
+    def note(self, gradient: MetaGradient) -> str:
+        """Return what a progress bar says beside the count."""
+        words = [f"loss {gradient.loss:.4f}"]
+        if not math.isnan(gradient.accuracy):
+            words.append(f"accuracy {gradient.accuracy:.1f} %")
+        if self.state.best_score is not None:
+            words.append(f"best validation {abs(self.state.best_score):.4g}")
+        return ", ".join(words)
+
+    @property
+    def diverged(self) -> bool:
+        """Whether the last line of metrics has an absurd loss."""
+        return divergence.has_diverged(self.state.last_loss, self.guessing)
+
+    def explosion(self, loss: float) -> str:
+        """Return what is said about an absurd loss."""
+        return divergence.describe_explosion(self.config, self.state.step, loss, self.guessing)
+
+    def check_end(self) -> None:
+        """Refuse to call a run done that has diverged, unless it was told to go on regardless."""
+        if self.diverged and self.config.on_nonfinite == "stop":
+            raise DivergedError(f"{self.explosion(self.state.last_loss or 0)}; {self.out} is kept")

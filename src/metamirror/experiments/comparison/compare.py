@@ -29,9 +29,9 @@ from metamirror.experiments.comparison.status_board import Board
 from metamirror.experiments.comparison.table import failures, make_table
 from metamirror.report import tables
 from metamirror.storage.atomic import write_atomically, write_json
+from metamirror.storage.locks import locked
 from metamirror.training.device import choose_device
 from metamirror.training.interrupts import InterruptedRun
-from metamirror.training.run_folder import held
 
 LOCK = ".compare.lock"
 
@@ -119,7 +119,7 @@ def _claimed(out: Path) -> Iterator[None]:
     if out.exists() and not out.is_dir():
         raise ValueError(f"{out} is a file: choose another folder with --out")
     out.mkdir(parents=True, exist_ok=True)
-    with held(out, LOCK):
+    with locked(out, LOCK):
         yield
 
 

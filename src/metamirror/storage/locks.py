@@ -1,0 +1,45 @@
+"""A lock on a folder, for one process at a time."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from metamirror.storage.atomic import read_json, write_json
+
+OWNER = "owner.json"
+
+
+@contextmanager
+def locked(folder: Path, name: str) -> Iterator[None]:
+    """Lock a folder; a second process is refused, with the number of the first.
+
+    The lock is the system's, not a file's: a process that is killed leaves none behind.
+
+    Args:
+        folder: an existing folder.
+        name: the file that is locked in it.
+    """
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(FileLock(folder / name, timeout=0))
+        except Timeout as error:
+            raise ValueError(
+                f"{folder} is in use by {_owner(folder)}: wait until it ends, or stop it"
+            ) from error
+        stack.callback((folder / OWNER).unlink, missing_ok=True)
+        write_json(folder / OWNER, {"pid": os.getpid(), "host": socket.gethostname()})
+        yield
+
+
+def _owner(folder: Path) -> str:
+    try:
+        owner = read_json(folder / OWNER)
+        return f"process {owner['pid']} on {owner['host']}"
+    except (ValueError, KeyError, TypeError):
+        return "another process"
