@@ -7,7 +7,8 @@ from metamirror.core.geometry import Geometry
 from metamirror.core.learner import Adapted, Learner
 from metamirror.core.tasks import Batch, Task
 from metamirror.data import tasks
-from metamirror.estimators.estimator import FewShotClassifier, FewShotRegressor
+from metamirror.estimators.classifier import FewShotClassifier
+from metamirror.estimators.regressor import FewShotRegressor
 from metamirror.methods import METHODS, make_learner
 from metamirror.parallel.allocator import tune_allocator
 from metamirror.parallel.processes import Crew

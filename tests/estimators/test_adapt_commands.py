@@ -109,7 +109,7 @@ def test_mistakes_end_with_exit_code_2(folder: Path, model: Path, tmp_path: Path
     cases = {
         ("adapt", "glyphs-magic", *support, *out): "glyphs-magic",
         ("adapt", "glyphs-maml", "--support", str(tmp_path / "no"), *out): "there is no folder",
-        ("adapt", "glyphs-maml", "--support", str(empty), *out): "holds no picture",
+        ("adapt", "glyphs-maml", "--support", str(empty), *out): "holds no image",
         ("adapt", "glyphs-maml", "--support", str(bare), *out): "has no sub-folders",
         ("adapt", "glyphs-maml", *support, *out, "--steps", "-1"): "steps is -1",
         ("adapt", "glyphs-maml", *support, *out, "--ink", "--invert"): "no invert",
@@ -119,7 +119,7 @@ def test_mistakes_end_with_exit_code_2(folder: Path, model: Path, tmp_path: Path
         ("predict", str(tmp_path / "none"), picture): "there is no",
         ("predict", str(damaged), picture): "damaged",
         ("predict", str(model)): "which pictures",
-        ("predict", str(model), str(tmp_path / "none.png")): "there is no picture",
+        ("predict", str(model), str(tmp_path / "none.png")): "there is no image",
         ("predict", str(model), __file__): "neither png, jpeg",
         ("predict", str(model), str(tmp_path)): "is a folder",
         ("predict", str(regressor), picture): "does not take pictures",

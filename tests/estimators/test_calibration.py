@@ -15,10 +15,10 @@ import metamirror as mm
 from metamirror.estimators.calibration import (
     HOTTEST,
     calibrated_temperature,
+    folds,
     likeliest_temperature,
-    parts,
 )
-from metamirror.estimators.fitting import Adaptation, adapt
+from metamirror.estimators.fitting import Adaptation
 from tests.estimators.stripes import fitted, start, stripes
 
 
@@ -58,7 +58,7 @@ def test_a_few_right_ones_are_no_proof_and_wrong_ones_stay_within_bounds():
 
 def test_every_part_leaves_every_class_to_the_others():
     y = torch.tensor([0, 0, 0, 1, 1, 2, 2, 2, 2, 1])
-    part = parts(y, 3)
+    part = folds(y, 3)
     assert sorted(set(part.tolist())) == [0, 1, 2]
     for i in range(3):
         assert set(y[part != i].tolist()) == {0, 1, 2}
@@ -76,7 +76,7 @@ def test_the_temperature_is_that_of_predictions_for_held_out_examples():
         (slice(0, None, 2), slice(1, None, 2)),
         (slice(1, None, 2), slice(0, None, 2)),
     ):
-        adapted = adapt(learner, mm.Batch(support.x[kept], support.y[kept]), how).adapted
+        adapted = how.run(learner, mm.Batch(support.x[kept], support.y[kept]))[0]
         logits[out] = adapted(support.x[out])[:, :3]
     expected = likeliest_temperature(logits, support.y)
     assert not math.isclose(expected, 1.0, abs_tol=0.01)

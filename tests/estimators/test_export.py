@@ -26,7 +26,7 @@ def session(path: Path) -> onnxruntime.InferenceSession:
 @pytest.mark.parametrize("method", mm.METHODS)
 def test_the_module_to_export_predicts_the_same(method: str):
     clf = fitted(method, calibrate=True, invert=True)
-    found = AdaptedModule(clf)(torch.from_numpy(x))
+    found = AdaptedModule(clf.fitted_)(torch.from_numpy(x))
     np.testing.assert_allclose(found, clf.predict_proba(new), atol=1e-5)
 
 

@@ -79,7 +79,7 @@ def test_it_is_kept_with_the_model(clf: mm.FewShotClassifier, tmp_path: Path, ca
     np.testing.assert_array_equal(again.predict_proba([photo]), clf.predict_proba([photo]))
     again.partial_fit([photo], ["zigzag"])
     assert len(again.support_.x) == 4
-    assert "light on dark" in describe(again)["values"]
+    assert "light on dark" in describe(again.fitted_)["values"]
     photo.save(tmp_path / "photo.png")
     assert main(["predict", str(tmp_path / "model"), str(tmp_path / "photo.png"), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["predictions"][0]
@@ -103,5 +103,5 @@ def test_a_command_away(tmp_path: Path, capsys):
 def test_a_start_for_colours_has_no_use_for_it():
     model = mm.models.Conv4(ways=3, channels=3, image_size=32, width=4)
     clf = mm.FewShotClassifier(mm.make_learner("maml", model), ink=True)
-    with pytest.raises(ValueError, match="ink is for starts that take grey pictures"):
+    with pytest.raises(ValueError, match="ink is for starts that take grey images"):
         clf.fit([drawn("bar"), drawn("corner")], [0, 1])

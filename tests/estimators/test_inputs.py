@@ -10,11 +10,11 @@ import torch
 from PIL import Image
 
 import metamirror as mm
-from metamirror.estimators.inputs.images import Pictures
+from metamirror.estimators.inputs.images import Images
 from tests.estimators.stripes import fitted, start, stripes
 
-GREY = Pictures(channels=1, size=28, invert=False)
-COLOUR = Pictures(channels=3, size=32, invert=False)
+GREY = Images(channels=1, size=28, invert=False)
+COLOUR = Images(channels=3, size=32, invert=False)
 
 pictures, _ = stripes(classes=3, each=1)
 expected = torch.from_numpy(pictures).float().unsqueeze(1) / 255
@@ -83,7 +83,7 @@ def test_pictures_of_the_right_size_keep_every_bit():
 
 
 def test_dark_and_light_change_places():
-    inverted = Pictures(1, 28, invert=True).read(255 - pictures)
+    inverted = Images(1, 28, invert=True).read(255 - pictures)
     torch.testing.assert_close(inverted, expected, rtol=0, atol=1e-6)
 
 
@@ -133,30 +133,30 @@ def a_bomb() -> Image.Image:
 
 nan, inf = float("nan"), float("inf")
 REFUSED = {
-    "one path": ("letter.png", r"'letter\.png'; give a list of pictures, even of one"),
-    "one PIL picture": (Image.new("L", (28, 28)), "give a list of pictures"),
-    "one picture in colour": (np.zeros((40, 50, 3), np.uint8), r"\(40, 50, 3\), which is one pict"),
+    "one path": ("letter.png", r"'letter\.png'; give a list of images, even of one"),
+    "one PIL picture": (Image.new("L", (28, 28)), "give a list of images"),
+    "one picture in colour": (np.zeros((40, 50, 3), np.uint8), r"\(40, 50, 3\), which is one im"),
     "PIL's floats up to 255": (
         [Image.fromarray(pictures[0].astype(np.float32))],
         r"X\[0\] holds floats from 0 to 249",
     ),
-    "a folder": ([Path(__file__).parent], "is a folder: give the pictures in it"),
-    "no file": (["nowhere.png"], r"there is no picture nowhere\.png"),
+    "a folder": ([Path(__file__).parent], "is a folder: give the images in it"),
+    "no file": (["nowhere.png"], r"there is no image nowhere\.png"),
     "not a picture": ([__file__], "test_inputs.py is empty, damaged, or neither png"),
     "NaN": (np.full((2, 28, 28), nan), r"holds NaN or inf, first nan at index \(0, 0, 0\)"),
     "infinity": (np.full((2, 28, 28), -inf), "holds NaN or inf, first -inf"),
     "floats up to 255": (pictures.astype(float), r"floats from 0 to 255.*in 0\.\.1.*divide"),
     "negative floats": (-(pictures / 255), "floats from -1 to -?0"),
-    "whole numbers": (pictures.astype(int), r"int64; pictures are bytes in 0\.\.255 \(uint8\)"),
+    "whole numbers": (pictures.astype(int), r"int64; images are bytes in 0\.\.255 \(uint8\)"),
     "complex": (pictures * 1j, "Complex data not supported"),
-    "two channels": (np.zeros((2, 2, 28, 28)), r"\(2, 2, 28, 28\); pictures are \(examples, he"),
+    "two channels": (np.zeros((2, 2, 28, 28)), r"\(2, 2, 28, 28\); images are \(examples, he"),
     "five axes": (np.zeros((1, 1, 1, 28, 28)), r"\(1, 1, 1, 28, 28\)"),
-    "no square": (np.zeros((2, 783)), "rows of 783 values, which is no square picture"),
-    "no pictures": (np.zeros((0, 28, 28)), r"\(0, 28, 28\); give at least one picture"),
-    "an empty list": ([], "give at least one picture"),
+    "no square": (np.zeros((2, 783)), "rows of 783 values, which is no square image"),
+    "no pictures": (np.zeros((0, 28, 28)), r"\(0, 28, 28\); give at least one image"),
+    "an empty list": ([], "give at least one image"),
     "no pixels": (np.zeros((3, 0, 28)), r"\(3, 0, 28\)"),
     "ragged lists": ([[0.0], [0.0, 1.0]], "X does not make an array"),
-    "something else": (object(), "give at least one picture"),
+    "something else": (object(), "give at least one image"),
     "too many pixels": ([a_bomb()], r"X\[0\] claims too many pixels \(10,000 x 10,000 pixels\)"),
     "a wrong one in a list": ([pictures[0], np.zeros((28, 28), int)], r"X\[1\] holds int64"),
 }
@@ -234,9 +234,9 @@ def test_a_network_of_ones_own_says_that_it_takes_pictures_or_gets_numbers():
         clf.predict(x[:, :4])
     with pytest.raises(ValueError, match=r"X holds NaN or inf, first nan at index \(0, 0\)"):
         clf.predict(x * nan)
-    with pytest.raises(ValueError, match="invert is for pictures"):
+    with pytest.raises(ValueError, match="invert is for images"):
         mm.FewShotClassifier(learner, invert=True).fit(x, [0, 1, 2] * 2)
-    with pytest.raises(ValueError, match="ink is for pictures"):
+    with pytest.raises(ValueError, match="ink is for images"):
         mm.FewShotClassifier(learner, ink=True).fit(x, [0, 1, 2] * 2)
     with pytest.raises(ValueError, match="X does not consist of numbers"):
         clf.predict([Path("a.png")])

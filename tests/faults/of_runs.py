@@ -259,7 +259,7 @@ def read_checkpoint(folder: Path, given: tuple[int, bytes]) -> None:
 def adapted() -> tuple[bytes, dict[str, Tensor], dict[str, Any]]:
     x = np.linspace(0, 1, 4 * 256, dtype=np.float32).reshape(4, 1, 16, 16)
     fitted = mm.FewShotClassifier(learners()[1], device="cpu").fit(x, ["a", "b", "a", "b"])
-    content = model_file.pack(fitted)
+    content = model_file.pack(fitted.fitted_, fitted.get_params())
     return content, *tensor_file.unpack(content, "a model")
 
 

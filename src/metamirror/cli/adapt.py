@@ -9,12 +9,13 @@ from typing import Annotated, Any
 import tyro
 
 from metamirror.console import printable, say
-from metamirror.estimators.base import FewShotEstimator, picture_shape
-from metamirror.estimators.estimator import FewShotClassifier
+from metamirror.estimators.base import FewShotEstimator
+from metamirror.estimators.classifier import FewShotClassifier
 from metamirror.estimators.export import Format
 from metamirror.estimators.export import export as export_model
-from metamirror.estimators.inputs.folder import labelled_pictures
-from metamirror.estimators.model_file import read as read_model
+from metamirror.estimators.inputs.folder import labelled_images
+from metamirror.estimators.inputs.reader import image_shape
+from metamirror.estimators.loading import load_model
 from metamirror.estimators.starts import shipped_names
 from metamirror.storage.atomic import to_json
 
@@ -56,7 +57,7 @@ def adapt(
         json: print one JSON document.
     """
     _check_target(out)
-    pictures, labels = labelled_pictures(support)
+    pictures, labels = labelled_images(support)
     classifier = FewShotClassifier(
         run,
         steps=steps,
@@ -104,10 +105,10 @@ def predict(model: Model, images: Images, json: bool = False) -> None:
         images: png, jpeg, webp or bmp files.
         json: print one JSON document.
     """
-    estimator = read_model(model)
+    estimator = load_model(model)
     if not images:
         raise ValueError("which pictures? Give one or more files after the model")
-    if picture_shape(estimator.learner_.model) is None:
+    if image_shape(estimator.learner_.model) is None:
         raise ValueError(f"{model} does not take pictures: load it in Python and call predict")
     rows = _predictions(estimator, images)
     if json:
@@ -134,7 +135,7 @@ def export(
         format: onnx (needs the extra: pip install 'metamirror[export]') or torch.
     """
     _check_target(out)
-    export_model(read_model(model), out, format)
+    export_model(load_model(model), out, format)
     print(f"written: {out}, {out.stat().st_size:,} bytes")
 
 

@@ -1,4 +1,4 @@
-r"""Probabilities one can take at their word: one temperature, from examples that were held out.
+r"""Calibrated probabilities: one temperature, fitted on examples that were held out.
 
 $p = \mathrm{softmax}(\mathrm{logits} / T)$ with the $T$ that makes the held-out labels likeliest
 (Guo et al., 2017). It changes no prediction.
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from metamirror.core.learner import Learner
 from metamirror.core.tasks import Batch
-from metamirror.estimators.fitting import Adaptation, adapt
+from metamirror.estimators.fitting import Adaptation
 
 MOST_FOLDS = 5
 HOTTEST = 20.0
@@ -23,49 +23,44 @@ HOTTEST = 20.0
 def calibrated_temperature(
     learner: Learner, support: Batch, classes: int, how: Adaptation
 ) -> float:
-    """The temperature by cross-validation over the support set.
+    """Return the temperature by cross-validation over the support set.
 
-    Each part is predicted by a model that was adapted to the others, which have fewer examples
+    Each fold is predicted by a model that was adapted to the others, which have fewer examples
     than the whole: the temperature is, if anything, too high.
     """
-    counts = torch.bincount(support.y, minlength=classes)
-    fewest = int(counts.min())
+    fewest = int(torch.bincount(support.y, minlength=classes).min())
     if fewest < 2:
         raise ValueError(
             "calibrate needs at least 2 examples of each class, and one class has 1: add an "
             "example, or leave calibrate off"
         )
-    part = parts(support.y, min(fewest, MOST_FOLDS))
+    count = min(fewest, MOST_FOLDS)
+    fold = folds(support.y, count)
     logits, labels = [], []
-    for held_out in (part == i for i in range(int(part.max()) + 1)):
-        rest = Batch(support.x[~held_out], support.y[~held_out])
-        adapted = adapt(learner, rest, how).adapted
+    for held_out in (fold == i for i in range(count)):
+        adapted, _, _ = how.run(learner, Batch(support.x[~held_out], support.y[~held_out]))
         logits.append(adapted(support.x[held_out])[:, :classes])
         labels.append(support.y[held_out])
     return likeliest_temperature(torch.cat(logits), torch.cat(labels))
 
 
-def parts(y: Tensor, folds: int) -> Tensor:
-    """Which part each example belongs to: those of a class take turns, as they come.
+def folds(y: Tensor, count: int) -> Tensor:
+    """Return the fold of each example: those of a class take turns, in their order.
 
-    >>> parts(torch.tensor([0, 1, 0, 1, 1]), 2)
+    >>> folds(torch.tensor([0, 1, 0, 1, 1]), 2)
     tensor([0, 0, 1, 1, 0])
     """
-    seen: dict[int, int] = {}
-    found = []
-    for label in y.tolist():
-        found.append(seen.get(label, 0) % folds)
-        seen[label] = seen.get(label, 0) + 1
-    return torch.tensor(found, device=y.device)
+    before = (y[:, None] == y).tril(-1).sum(1)
+    return before % count
 
 
 def likeliest_temperature(logits: Tensor, labels: Tensor) -> float:
-    """The T for which softmax(logits / T) gives the labels the highest likelihood.
+    """Return the T for which softmax(logits / T) gives the labels the highest likelihood.
 
     A few examples are often all right, for which no T would be low enough. So each of n labels
     counts as (n + 1) / (n + 2) certain, the rest going to the other classes (Platt, 1999).
 
-    The likelihood is concave in 1/T, so that its slope has one zero, which is halved towards.
+    The likelihood is concave in 1/T, so its slope has one zero, which bisection finds.
 
     >>> guesses = torch.tensor([[4.0, 0.0], [0.0, 4.0]])
     >>> both_right = torch.tensor([0, 1])
@@ -81,7 +76,7 @@ def likeliest_temperature(logits: Tensor, labels: Tensor) -> float:
     target.scatter_(1, labels[:, None], certain)
 
     def slope(log_t: float) -> float:
-        """Of the loss in 1/T: what is expected minus what was seen."""
+        """Return the slope of the loss in 1/T: what is expected minus what was seen."""
         expected = (logits * math.exp(-log_t)).softmax(1)
         return float(((expected - target) * logits).sum(1).mean())
 

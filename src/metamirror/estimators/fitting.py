@@ -1,17 +1,89 @@
-"""From a start and a handful of examples to an adapted model, and what happened on the way."""
+"""From a start and a few examples to a fitted model."""
 
 from __future__ import annotations
 
 import math
+import threading
 import time
 from dataclasses import dataclass
 from numbers import Real
+from typing import Any, Literal
+from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from metamirror.core.learner import Adapted, Learner
+from metamirror.core.normalisation import BatchNorm, Statistics
 from metamirror.core.tasks import Batch, loss_for
+from metamirror.estimators.inputs.reader import Reader
 from metamirror.estimators.sklearn_api import check_flag
+
+AT_ONCE = 16
+"""Examples that the adapted model sees at a time, filled up where there are fewer.
+
+Kernels are chosen by the size of a batch and round differently: with one size, an example's
+prediction has the same bits whatever other examples are asked for.
+"""
+
+_locks: WeakKeyDictionary[Learner, threading.Lock] = WeakKeyDictionary()
+_table = threading.Lock()
+
+
+@dataclass(frozen=True)
+class FittedModel:
+    """What `fit` makes, `save` writes and `export` converts.
+
+    Attributes:
+        learner: the start.
+        reader: makes examples of X.
+        support: the examples and their targets.
+        adapted: the adapted model.
+        losses: the support loss before each step and after the last.
+        seconds: how long the steps took.
+        n_features: the length of the rows, where X was a table.
+        classes: the labels in order; None for a regressor.
+        temperature: what a classifier's logits are divided by.
+        flat: whether a regressor's y had one axis.
+    """
+
+    learner: Learner
+    reader: Reader
+    support: Batch
+    adapted: Adapted
+    losses: list[float]
+    seconds: float
+    n_features: int | None = None
+    classes: NDArray[Any] | None = None
+    temperature: float = 1.0
+    flat: bool = False
+
+    @property
+    def kind(self) -> Literal["classifier", "regressor"]:
+        """Return what the model is of."""
+        return "regressor" if self.classes is None else "classifier"
+
+    def outputs(self, x: Tensor) -> Tensor:
+        """Return the adapted model's outputs, on the CPU."""
+        with lock_of(self.learner):
+            return torch.cat([self._in_full_batch(rows) for rows in x.split(AT_ONCE)])
+
+    def _in_full_batch(self, rows: Tensor) -> Tensor:
+        empty = rows.new_zeros(AT_ONCE - len(rows), *rows.shape[1:])
+        return self.adapted(torch.cat([rows, empty]))[: len(rows)].cpu()
+
+
+def lock_of(learner: Learner) -> threading.Lock:
+    """Return the lock that lets one thread at a time use a learner.
+
+    A module that runs with other parameters holds them meanwhile (`torch.func.functional_call`):
+    a second thread would compute with them, or save them. The locks are kept here, since an
+    estimator is copied and pickled and a lock is not.
+    """
+    with _table:
+        return _locks.setdefault(learner, threading.Lock())
 
 
 @dataclass(frozen=True)
@@ -39,55 +111,88 @@ class Adaptation:
         if not number or not 0 <= self.tol < 1:
             raise ValueError(f"tol is {self.tol!r}; a share of the loss, at least 0 and below 1")
 
+    def run(self, learner: Learner, support: Batch) -> tuple[Adapted, list[float], float]:
+        """Return a finite adapted model, the losses on the way and the seconds it took."""
+        begun = time.perf_counter()
+        settings: dict[str, Any] = {"steps": self.steps, "lr": self.lr, "seed": self.seed}
+        if self.early_stopping:
+            adapted, losses = self._until_it_stops_falling(learner, support, settings)
+        else:
+            adapted = learner.adapt(support, **settings)
+            losses = [*adapted.path.losses.tolist(), _loss(learner, adapted, support)]
+        seconds = time.perf_counter() - begun
+        finite = all(bool(torch.isfinite(p).all()) for p in adapted.params.values())
+        if not (finite and all(map(math.isfinite, losses))):
+            raise ValueError(
+                f"adaptation left the finite numbers (support losses "
+                f"{', '.join(f'{loss:.4g}' for loss in losses)}): lower lr, which is "
+                f"{learner.lr if self.lr is None else self.lr:g}"
+            )
+        return adapted, losses, seconds
 
-@dataclass(frozen=True)
-class Outcome:
-    """An adapted model, the support loss before each step and after the last, and the time."""
-
-    adapted: Adapted
-    losses: list[float]
-    seconds: float
-
-
-def adapt(learner: Learner, support: Batch, how: Adaptation) -> Outcome:
-    """Adapts, and refuses to hand out a model that is not finite."""
-    begun = time.perf_counter()
-    if how.early_stopping:
-        adapted, losses = _until_it_stops_falling(learner, support, how)
-    else:
-        adapted = learner.adapt(support, steps=how.steps, lr=how.lr, seed=how.seed)
-        losses = [*adapted.path.losses.tolist(), support_loss(learner, adapted, support)]
-    seconds = time.perf_counter() - begun
-    finite = all(bool(torch.isfinite(p).all()) for p in adapted.params.values())
-    if not (finite and all(map(math.isfinite, losses))):
-        lr = learner.lr if how.lr is None else how.lr
-        raise ValueError(
-            f"adaptation left the finite numbers (support losses "
-            f"{', '.join(f'{loss:.4g}' for loss in losses)}): lower lr, which is {lr:g}"
-        )
-    return Outcome(adapted, losses, seconds)
-
-
-def _until_it_stops_falling(
-    learner: Learner, support: Batch, how: Adaptation
-) -> tuple[Adapted, list[float]]:
-    losses: list[float] = []
-    path = learner.adaptations(support, steps=how.steps, lr=how.lr, seed=how.seed)
-    best = next(path)
-    losses.append(support_loss(learner, best, support))
-    for adapted in path:
-        loss = support_loss(learner, adapted, support)
-        if not loss <= losses[-1]:
-            break
-        best = adapted
-        losses.append(loss)
-        if losses[-2] - loss < how.tol * losses[0]:
-            break
-    return best, losses
+    def _until_it_stops_falling(
+        self, learner: Learner, support: Batch, settings: dict[str, Any]
+    ) -> tuple[Adapted, list[float]]:
+        path = learner.adaptations(support, **settings)
+        best = next(path)
+        losses = [_loss(learner, best, support)]
+        for adapted in path:
+            loss = _loss(learner, adapted, support)
+            if not loss <= losses[-1]:
+                break
+            best = adapted
+            losses.append(loss)
+            if losses[-2] - loss < self.tol * losses[0]:
+                break
+        return best, losses
 
 
-def support_loss(learner: Learner, adapted: Adapted, support: Batch) -> float:
-    """The support loss of an adapted model: its statistics are those of this very batch."""
+def _loss(learner: Learner, adapted: Adapted, support: Batch) -> float:
+    """Return the support loss of an adapted model, whose statistics are those of this batch."""
     loss = learner.loss or loss_for(support.y)
     with torch.no_grad():
         return float(loss(adapted(support.x), support.y))
+
+
+def seed_of(random_state: Any) -> int | None:
+    """Return a seed, from what scikit-learn's users give.
+
+    >>> seed_of(3), seed_of(None)
+    (3, None)
+    """
+    if random_state is None:
+        return None
+    if isinstance(random_state, np.random.RandomState):
+        return int(random_state.randint(2**31 - 1))
+    if isinstance(random_state, np.random.Generator):
+        return int(random_state.integers(2**31 - 1))
+    whole = isinstance(random_state, int | np.integer) and not isinstance(random_state, bool)
+    if whole and 0 <= random_state < 2**63:
+        return int(random_state)
+    raise ValueError(
+        f"random_state is {random_state!r}; give None, a whole number from 0, or one of numpy's "
+        f"random generators"
+    )
+
+
+def statistics_by_name(model: nn.Module, statistics: Statistics | None) -> dict[str, Tensor]:
+    """Return the tensors of a model's statistics as `{use}.{mean or var}.{layer}`."""
+    names = {module: name for name, module in model.named_modules()}
+    return {
+        f"{use}.{part}.{names[norm]}": value
+        for norm, uses in (statistics or {}).items()
+        for use, pair in enumerate(uses)
+        for part, value in zip(("mean", "var"), pair, strict=True)
+    }
+
+
+def statistics_from_names(model: nn.Module, named: dict[str, Tensor]) -> Statistics:
+    """Return the statistics of which `statistics_by_name` gave the tensors."""
+    found: Statistics = {}
+    for name, module in model.named_modules():
+        if isinstance(module, BatchNorm):
+            uses = sum(key.partition(".")[2] == f"mean.{name}" for key in named)
+            found[module] = [
+                (named[f"{use}.mean.{name}"], named[f"{use}.var.{name}"]) for use in range(uses)
+            ]
+    return found

@@ -1,21 +1,23 @@
-"""Class names of any kind, and the outputs of a network that stand for them."""
+"""Labels of any kind, and the outputs of a network that stand for them."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from metamirror.core.learner import Learner
 from metamirror.core.tasks import Loss, loss_for
 
 
-def as_labels(y: Any, count: int) -> list[Hashable]:
-    """One label for each of `count` examples, as plain Python values where numpy has them.
+def as_labels(y: Any, count: int | None = None) -> list[Hashable]:
+    """Return one label for each of `count` examples, as plain Python values where numpy has them.
 
     >>> as_labels(np.array(["cat", "dog"]), 2)
     ['cat', 'dog']
@@ -34,35 +36,33 @@ def as_labels(y: Any, count: int) -> list[Hashable]:
         y = array.tolist()
     if isinstance(y, str) or not isinstance(y, Sequence):
         raise ValueError(f"y is {y!r}; give a list with one label for each example")
-    labels = [_plain(label) for label in y]
-    if len(labels) != count:
+    if count not in (None, len(y)):
+        raise ValueError(f"X has {count} examples and y has {len(y)} labels; give one for each")
+    return [_checked(label, f"y[{i}]") for i, label in enumerate(y)]
+
+
+def _checked(label: Any, name: str) -> Hashable:
+    # Tensors hash by identity: no two of them would be one class.
+    if isinstance(label, np.generic | np.ndarray | Tensor) and label.ndim == 0:
+        label = label.item()
+    if isinstance(label, Tensor):
         raise ValueError(
-            f"X has {count} examples and y has {len(labels)} labels; give one for each"
+            f"{name} is a tensor of shape {tuple(label.shape)}: give one label for each example"
         )
-    for i, label in enumerate(labels):
-        try:
-            hash(label)
-        except TypeError as error:
-            raise ValueError(
-                f"y[{i}] is {label!r}, which has no hash: labels are words, numbers or tuples"
-            ) from error
-        if isinstance(label, Tensor):
-            raise ValueError(
-                f"y[{i}] is a tensor of shape {tuple(label.shape)}: give one label for each example"
-            )
-        if isinstance(label, float) and not math.isfinite(label):
-            raise ValueError(f"y[{i}] is NaN or inf, which names no class: remove that example")
-    return labels
-
-
-def _plain(label: Any) -> Any:
-    """A label as Python has it. Tensors hash by identity: no two of them would be one class."""
-    single = isinstance(label, np.generic | np.ndarray | Tensor) and label.ndim == 0
-    return label.item() if single else label
+    try:
+        hash(label)
+    except TypeError as error:
+        raise ValueError(
+            f"{name} is {label!r}, which has no hash: labels are words, numbers or tuples"
+        ) from error
+    if isinstance(label, float) and not math.isfinite(label):
+        raise ValueError(f"{name} is NaN or inf, which names no class: remove that example")
+    found: Hashable = label
+    return found
 
 
 def classes_of(labels: Sequence[Hashable]) -> NDArray[Any]:
-    """The different labels, in order where they have one, else as they come.
+    """Return the different labels, in order where they have one, else as they come.
 
     >>> classes_of(["b", "a", "b"])
     array(['a', 'b'], dtype='<U1')
@@ -70,11 +70,11 @@ def classes_of(labels: Sequence[Hashable]) -> NDArray[Any]:
     found: list[Any] = list(dict.fromkeys(labels))
     with contextlib.suppress(TypeError):
         found = sorted(found)
-    return as_array(found)
+    return _as_array(found)
 
 
-def as_array(labels: list[Any]) -> NDArray[Any]:
-    """Labels as numpy has them, or as objects where it would change them."""
+def _as_array(labels: list[Any]) -> NDArray[Any]:
+    """Return labels as numpy has them, or as objects where it would change them."""
     kinds = {type(label) for label in labels}
     if len(kinds) == 1 and kinds <= {str, int, float, bool}:
         array = np.array(labels)
@@ -87,7 +87,7 @@ def as_array(labels: list[Any]) -> NDArray[Any]:
 
 
 def check_count(classes: NDArray[Any], ways: int) -> None:
-    """Refuses tasks for which the network has too few outputs, or that are none."""
+    """Refuse one class alone, and more classes than the network has outputs."""
     count = len(classes)
     if count < 2:
         raise ValueError(
@@ -102,22 +102,27 @@ def check_count(classes: NDArray[Any], ways: int) -> None:
         )
 
 
+@dataclass(frozen=True)
 class FirstOutputs:
     """The loss over the first outputs, those that stand for a class of the task.
 
     The others are no part of the adaptation: neither compared with, nor pushed down.
     """
 
-    def __init__(self, count: int, loss: Loss | None):
-        self.count = count
-        self.loss = loss
+    count: int
+    loss: Loss | None
 
     def __call__(self, output: Tensor, target: Tensor) -> Tensor:
         return (self.loss or loss_for(target))(output[:, : self.count], target)
 
 
+def own_loss(learner: Learner) -> Loss | None:
+    """Return the loss that a learner was made with, if it was given one."""
+    return learner.loss.loss if isinstance(learner.loss, FirstOutputs) else learner.loss
+
+
 def classes_to_json(classes: NDArray[Any]) -> list[Any]:
-    """Labels as a file holds them; those that would come back as something else are refused."""
+    """Return labels as a file holds them; refuse those that would come back as something else."""
     labels: list[Any] = classes.tolist()
     for label in labels:
         if not isinstance(label, str | int | float | bool | None):
@@ -129,9 +134,9 @@ def classes_to_json(classes: NDArray[Any]) -> list[Any]:
 
 
 def classes_from_json(labels: Any) -> NDArray[Any]:
-    """The inverse of `classes_to_json`, in the same order."""
+    """Return the classes of which `classes_to_json` made the labels, in the same order."""
     if not isinstance(labels, list) or len(labels) < 2:
         raise ValueError(f"its classes are {labels!r}")
-    if as_labels(labels, len(labels)) and len(set(labels)) != len(labels):
+    if len(set(as_labels(labels))) != len(labels):
         raise ValueError("a class is named twice")
-    return as_array(labels)
+    return _as_array(labels)

@@ -1,7 +1,7 @@
 """An adapted model on disk: one safetensors file, JSON in its header, no pickle.
 
-It may come from anyone: its size is bounded, what it claims is compared with what it holds before
-memory is taken for it, and whatever does not fit ends in a `DamagedFileError`.
+The file may come from anyone: its size is bounded, what it claims is compared with what it holds
+before memory is taken for it, and whatever does not fit ends in a `DamagedFileError`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -18,27 +18,31 @@ from torch import Tensor, nn
 from metamirror._version import __version__
 from metamirror.core.inner_loop import Path as AdaptationPath
 from metamirror.core.learner import Adapted, Learner
-from metamirror.core.normalisation import BatchNorm, Statistics
 from metamirror.core.option_spec import convert
-from metamirror.core.tasks import Batch, Params
-from metamirror.estimators.in_turn import in_turn
-from metamirror.estimators.labels import FirstOutputs, classes_from_json, classes_to_json
-from metamirror.estimators.sklearn_api import not_fitted
+from metamirror.core.tasks import Batch
+from metamirror.estimators.fitting import (
+    FittedModel,
+    lock_of,
+    statistics_by_name,
+    statistics_from_names,
+)
+from metamirror.estimators.inputs.reader import reader_for
+from metamirror.estimators.labels import (
+    FirstOutputs,
+    classes_from_json,
+    classes_to_json,
+    own_loss,
+)
 from metamirror.storage import learner_file, tensor_file
 from metamirror.storage.atomic import write_atomically
 from metamirror.storage.tensor_file import DamagedFileError
 from metamirror.training.device import choose_device
-
-if TYPE_CHECKING:
-    from metamirror.estimators.base import FewShotEstimator
 
 FORMAT = 1
 MOST_BYTES = 2**30
 """Of a file: a ResNet-12 with its geometry and a hundred photographs is far below it."""
 MOST_WORDS = 2**20
 """Letters of the JSON in its header."""
-
-START, ADAPTED, STATISTICS, SUPPORT = "start.", "adapted.", "statistics.", "support."
 
 PARAMETERS: dict[str, Any] = {
     "start": str | None,
@@ -50,9 +54,7 @@ PARAMETERS: dict[str, Any] = {
     "ink": bool,
     "random_state": int | None,
 }
-CALIBRATE = {"calibrate": bool}
-
-
+"""Of the estimator; a classifier has `calibrate` besides."""
 FACTS: dict[str, Any] = {
     "kind": Literal["classifier", "regressor"],
     "losses": list,
@@ -64,51 +66,47 @@ FACTS: dict[str, Any] = {
 """What the header says beside parameters, classes and the learner's description."""
 
 
-def write(estimator: FewShotEstimator, path: Path) -> None:
-    """Writes a fitted estimator."""
-    write_atomically(path, pack(estimator))
+def write(path: Path, fitted: FittedModel, params: dict[str, Any]) -> None:
+    """Write a fitted model and the parameters of its estimator."""
+    write_atomically(path, pack(fitted, params))
 
 
-def pack(estimator: FewShotEstimator) -> bytes:
-    """The content of the file of a fitted estimator."""
-    if not hasattr(estimator, "adapted_"):
-        raise not_fitted(estimator)
-    with in_turn(estimator.learner_):
-        return _pack(estimator)
+def pack(fitted: FittedModel, params: dict[str, Any]) -> bytes:
+    """Return the content of the file."""
+    learner, classes = fitted.learner, fitted.classes
+    with lock_of(learner):
+        facts: dict[str, Any] = {
+            "format": FORMAT,
+            "metamirror": __version__,
+            "kind": fitted.kind,
+            "params": _parameters(fitted, params),
+            "learner": _description(learner),
+            "losses": fitted.losses,
+            "seconds": fitted.seconds,
+            "temperature": None if classes is None else fitted.temperature,
+            "flat": fitted.flat if classes is None else None,
+            "n_features_in": fitted.n_features,
+        }
+        if classes is not None:
+            facts["classes"] = classes_to_json(classes)
+        if len(json.dumps(facts)) > MOST_WORDS:
+            raise ValueError(
+                f"the labels take more than {MOST_WORDS:,} letters: fit with shorter class names"
+            )
+        parts = {
+            "start": learner_file.tensors_of(learner),
+            "adapted": fitted.adapted.params,
+            "statistics": statistics_by_name(learner.model, fitted.adapted.statistics),
+            "support": fitted.support._asdict(),
+        }
+        tensors = {f"{part}.{name}": t for part, own in parts.items() for name, t in own.items()}
+        return tensor_file.pack(tensors, facts)
 
 
-def _pack(estimator: FewShotEstimator) -> bytes:
-    learner, adapted, support = estimator.learner_, estimator.adapted_, estimator.support_
-    facts: dict[str, Any] = {
-        "format": FORMAT,
-        "metamirror": __version__,
-        "kind": estimator._estimator_type,
-        "params": _parameters(estimator),
-        "learner": _description(learner),
-        "losses": estimator.losses_,
-        "seconds": estimator.adaptation_seconds_,
-        "temperature": getattr(estimator, "temperature_", None),
-        "flat": getattr(estimator, "flat_", None),
-        "n_features_in": getattr(estimator, "n_features_in_", None),
-    }
-    if hasattr(estimator, "classes_"):
-        facts["classes"] = classes_to_json(estimator.classes_)
-    tensors = {
-        **{START + name: t for name, t in learner_file.tensors_of(learner).items()},
-        **{ADAPTED + name: t for name, t in adapted.params.items()},
-        **_named_statistics(learner, adapted.statistics),
-        SUPPORT + "x": support.x,
-        SUPPORT + "y": support.y,
-    }
-    if len(json.dumps(facts)) > MOST_WORDS:
-        raise ValueError(
-            f"the labels take more than {MOST_WORDS:,} letters: fit with shorter names of classes"
-        )
-    return tensor_file.pack(tensors, facts)
-
-
-def read(path: Path, model: nn.Module | None = None, device: str = "auto") -> FewShotEstimator:
-    """A fitted estimator, classifier or regressor; arguments as in `FewShotEstimator.load`."""
+def read(
+    path: Path, model: nn.Module | None = None, device: str = "auto"
+) -> tuple[FittedModel, dict[str, Any]]:
+    """Return a fitted model and its estimator's parameters; arguments as in `load`."""
     place = choose_device(device)
     tensors, facts = tensor_file.unpack(_bytes_of(path), path, ours=True, most_words=MOST_WORDS)
     if facts.get("format") != FORMAT:
@@ -119,72 +117,64 @@ def read(path: Path, model: nn.Module | None = None, device: str = "auto") -> Fe
     try:
         with torch.random.fork_rng(devices=[]):
             start = learner_file.restore(
-                learner, _under(tensors, START), "its description", "its start", model=model
+                learner, _under(tensors, "start."), "its description", "its start", model=model
             )
-        found = _restore(start.eval().to(place), tensors, facts)
-        found.set_params(device=device)
-        outputs = found.adapted_(found.support_.x)
+        fitted, params = _restore(start.eval().to(place), tensors, facts)
+        if not bool(torch.isfinite(fitted.adapted(fitted.support.x)).all()):
+            raise ValueError("what it predicts is not finite")
     except Exception as error:  # there is no end to what a file can claim
         words = str(error) or type(error).__name__
         what = "is damaged" if model is None else "is damaged, or made with another model"
         raise DamagedFileError(f"{path} {what}: {words}") from error
-    if not bool(torch.isfinite(outputs).all()):
-        raise DamagedFileError(f"{path} is damaged: what it predicts is not finite")
-    return found
+    return fitted, {**params, "device": device}
 
 
 def _restore(
     learner: Learner, tensors: dict[str, Tensor], facts: dict[str, Any]
-) -> FewShotEstimator:
-    from metamirror.estimators.estimator import FewShotClassifier, FewShotRegressor
-
+) -> tuple[FittedModel, dict[str, Any]]:
     said = {name: convert(name, facts[name], kind) for name, kind in FACTS.items()}
     classifier = said["kind"] == "classifier"
-    kinds = {**PARAMETERS, **(CALIBRATE if classifier else {})}
+    kinds = {**PARAMETERS, "calibrate": bool} if classifier else PARAMETERS
     params = {name: convert(name, facts["params"][name], kind) for name, kind in kinds.items()}
     first = next(learner.parameters())
     own = {name: t.to(first.device) for name, t in tensors.items()}
-    support = Batch(own[SUPPORT + "x"].to(first), own[SUPPORT + "y"])
-    params["start"] = learner if params["start"] is None else params["start"]
-    estimator: FewShotEstimator
+    support = Batch(own["support.x"].to(first), own["support.y"])
+    about: dict[str, Any] = {"flat": said["flat"]}
     if classifier:
-        estimator = FewShotClassifier(**params)
-        estimator.classes_ = classes_from_json(facts["classes"])
-        estimator.temperature_ = said["temperature"]
-        learner.loss = FirstOutputs(len(estimator.classes_), None)
+        classes = classes_from_json(facts["classes"])
+        _check_labels(support, len(classes), learner.outputs(support.x))
         if not 0 < said["temperature"] < float("inf"):
             raise ValueError(f"its temperature is {said['temperature']}")
-        _check_labels(support, len(estimator.classes_), learner.outputs(support.x))
-    else:
-        if support.y.shape != (len(support.x), learner.outputs(support.x)):
-            raise ValueError(f"its values have shape {tuple(support.y.shape)}")
-        estimator = FewShotRegressor(**params)
-        estimator.flat_ = said["flat"]
-    estimator.learner_, estimator.support_ = learner, support
-    estimator.reader_ = estimator._reader(learner)
-    estimator.adapted_ = _adapted(learner, _under(own, ADAPTED), _under(own, STATISTICS))
-    estimator.losses_ = [convert("losses", value, float) for value in said["losses"]]
-    estimator.adaptation_seconds_ = said["seconds"]
-    estimator.n_steps_ = len(estimator.losses_) - 1
-    if said["n_features_in"] is not None:
-        estimator.n_features_in_ = said["n_features_in"]
-    return estimator
+        learner.loss = FirstOutputs(len(classes), None)
+        about = {"classes": classes, "temperature": said["temperature"]}
+    elif support.y.shape != (len(support.x), learner.outputs(support.x)):
+        raise ValueError(f"its values have shape {tuple(support.y.shape)}")
+    fitted = FittedModel(
+        learner,
+        reader_for(learner.model, params["invert"], params["ink"]),
+        support,
+        _adapted(learner, _under(own, "adapted."), _under(own, "statistics.")),
+        [convert("losses", value, float) for value in said["losses"]],
+        said["seconds"],
+        said["n_features_in"],
+        **about,
+    )
+    return fitted, {**params, "start": learner if params["start"] is None else params["start"]}
 
 
-def _parameters(estimator: FewShotEstimator) -> dict[str, Any]:
-    params = estimator.get_params()
-    # Whoever loads it has another machine.
-    del params["device"]
+def _parameters(fitted: FittedModel, params: dict[str, Any]) -> dict[str, Any]:
+    # As numpy's searches hand them in. The device is left out: whoever loads it has another one.
+    params = {
+        name: value.item() if isinstance(value, np.generic) else value
+        for name, value in params.items()
+        if name != "device"
+    }
     # Of the fit that is saved; what was set since counts from the next one.
     for name in ("invert", "ink"):
-        params[name] = getattr(estimator.reader_, name, False)
-    # As numpy's searches hand them in.
-    params = {n: v.item() if isinstance(v, np.generic) else v for n, v in params.items()}
-    if isinstance(params["start"], Learner):
-        # It is in the file itself.
-        params["start"] = None
-    elif params["start"] is not None:
-        params["start"] = os.fspath(params["start"])
+        params[name] = bool(getattr(fitted.reader, name, False))
+    # A learner is in the file itself.
+    start = params["start"]
+    params["start"] = None if isinstance(start, Learner | None) else os.fspath(start)
     if not isinstance(params["random_state"], int | None):
         raise ValueError(
             f"random_state is {params['random_state']!r}, which a file cannot hold: "
@@ -194,13 +184,12 @@ def _parameters(estimator: FewShotEstimator) -> dict[str, Any]:
 
 
 def _description(learner: Learner) -> dict[str, Any]:
-    own = learner.loss.loss if isinstance(learner.loss, FirstOutputs) else learner.loss
     described = {**learner_file.describe(learner), "loss": None}
-    if own is not None or described["prior"] == "custom":
-        part = "loss" if own is not None else "prior"
+    own = own_loss(learner) is not None
+    if own or described["prior"] == "custom":
         raise ValueError(
-            f"the start has a {part} of your own, which a file cannot hold: save the learner with "
-            f"metamirror.save and fit again after loading it"
+            f"the start has a {'loss' if own else 'prior'} of your own, which a file cannot hold: "
+            f"save the learner with metamirror.save and fit again after loading it"
         )
     return described
 
@@ -224,31 +213,15 @@ def _under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
 
 
-def _named_statistics(learner: Learner, statistics: Statistics | None) -> dict[str, Tensor]:
-    names = {module: name for name, module in learner.model.named_modules()}
-    return {
-        f"{STATISTICS}{use}.{part}.{names[norm]}": value
-        for norm, uses in (statistics or {}).items()
-        for use, pair in enumerate(uses)
-        for part, value in zip(("mean", "var"), pair, strict=True)
-    }
-
-
-def _adapted(learner: Learner, params: Params, named: dict[str, Tensor]) -> Adapted:
+def _adapted(learner: Learner, params: dict[str, Tensor], named: dict[str, Tensor]) -> Adapted:
     start = learner.start()
     for name, p in start.items():
         if params[name].shape != p.shape:
             raise ValueError(f"adapted {name} has shape {tuple(params[name].shape)}")
     phi = {name: params[name] for name in start}
-    statistics: Statistics = {}
-    for name, module in learner.model.named_modules():
-        if isinstance(module, BatchNorm):
-            uses = sum(key.partition(".")[2] == f"mean.{name}" for key in named)
-            statistics[module] = [
-                (named[f"{use}.mean.{name}"], named[f"{use}.var.{name}"]) for use in range(uses)
-            ]
     empty = next(iter(phi.values())).new_zeros(0)
-    return Adapted(learner, AdaptationPath(empty, empty, (), (phi,)), statistics)
+    path = AdaptationPath(empty, empty, (), (phi,))
+    return Adapted(learner, path, statistics_from_names(learner.model, named))
 
 
 def _check_labels(support: Batch, classes: int, ways: int) -> None:

@@ -1,39 +1,35 @@
-"""scikit-learn's habits, without scikit-learn: its tools ask for methods, not for a base class."""
+"""scikit-learn's conventions without scikit-learn: its tools ask for methods, not a base class."""
 
 from __future__ import annotations
 
-import inspect
-from typing import Any, Literal, Self
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
 
+@dataclass(eq=False, repr=False)
 class Estimator:
-    """Parameters are the arguments of `__init__`, kept as they were given and checked by `fit`.
+    """Parameters are the fields of a dataclass, kept as they were given and checked by `fit`.
 
     `sklearn.base.clone`, pipelines and cross-validation need no more than this and the tags below,
     for which alone scikit-learn is imported, and only when it asks.
     """
 
-    _estimator_type: Literal["classifier", "regressor"]
+    _estimator_type: ClassVar[Literal["classifier", "regressor"]]
     """What scikit-learn before 1.6 asks for in place of tags."""
 
-    @classmethod
-    def _names(cls) -> list[str]:
-        parameters = inspect.signature(cls).parameters.values()
-        return [p.name for p in parameters]
-
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The parameters by name.
+        """Return the parameters by name.
 
         Args:
             deep: as scikit-learn asks; nothing here contains estimators.
         """
-        return {name: getattr(self, name) for name in self._names()}
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def set_params(self, **params: Any) -> Self:
-        """Changes parameters; they count at the next `fit`."""
-        known = self._names()
+        """Change parameters; they count at the next `fit`."""
+        known = list(self.get_params())
         for name, value in params.items():
             if name not in known:
                 raise ValueError(
@@ -44,11 +40,9 @@ class Estimator:
         return self
 
     def __repr__(self) -> str:
-        usual = inspect.signature(type(self)).parameters
+        given = [(field.name, getattr(self, field.name), field.default) for field in fields(self)]
         changed = [
-            f"{name}={value!r}"
-            for name, value in self.get_params().items()
-            if value is not usual[name].default and repr(value) != repr(usual[name].default)
+            f"{name}={value!r}" for name, value, usual in given if repr(value) != repr(usual)
         ]
         return f"{type(self).__name__}({', '.join(changed)})"
 
@@ -68,15 +62,15 @@ class Estimator:
 
 
 def check_flag(name: str, value: Any) -> None:
-    """Refuses what is neither True nor False; searches hand in numpy's."""
+    """Refuse what is neither True nor False; searches hand in numpy's."""
     if not isinstance(value, bool | np.bool_):
         raise ValueError(f"{name} is {value!r}; give True or False")
 
 
 def not_fitted(estimator: object) -> Exception:
-    """The error for a question that only a fitted estimator can answer: scikit-learn's, if there.
+    """Return scikit-learn's error for an estimator that is not fitted, or a ValueError without it.
 
-    It is a ValueError in any case.
+    scikit-learn's is a ValueError too.
     """
     words = f"This {type(estimator).__name__} is not fitted yet: call fit(X, y) first"
     try:

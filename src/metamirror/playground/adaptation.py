@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metamirror.estimators.estimator import FewShotClassifier
-from metamirror.estimators.inputs.images import Pictures
+from metamirror.estimators.classifier import FewShotClassifier
+from metamirror.estimators.inputs.images import Images
 from metamirror.estimators.model_file import pack
 from metamirror.playground.choices import Choice
 from metamirror.playground.images import Picture, prepare
@@ -44,10 +43,10 @@ class Model:
 
         Here pictures come prepared; whoever has the file gives it any, which it then prepares.
         """
-        fitted = copy.copy(self.classifier)
-        assert isinstance(fitted.reader_, Pictures)
-        fitted.reader_ = replace(fitted.reader_, ink=self.choice.ink)
-        return pack(fitted)
+        fitted = self.classifier.fitted_
+        assert isinstance(fitted.reader, Images)
+        reader = replace(fitted.reader, ink=self.choice.ink)
+        return pack(replace(fitted, reader=reader), self.classifier.get_params())
 
     def bytes_taken(self) -> int:
         """About what it takes of memory."""

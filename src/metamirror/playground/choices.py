@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from metamirror.core.learner import Learner
-from metamirror.estimators.base import picture_shape
+from metamirror.estimators.inputs.reader import image_shape
 from metamirror.estimators.starts import Start, open_start, shipped_names
 from metamirror.methods import METHODS
 from metamirror.playground import limits
@@ -75,7 +75,7 @@ def on_offer(run: Path | None) -> dict[str, Choice]:
     found = {}
     for name in shipped_names():
         learner = open_start(name)
-        if picture_shape(learner.model) is not None:
+        if image_shape(learner.model) is not None:
             data = name.partition("-")[0]
             found[name] = _choice(name, METHODS[_method(learner)].title, name, learner, data)
     if run is not None:
@@ -87,7 +87,7 @@ def on_offer(run: Path | None) -> dict[str, Choice]:
 
 
 def _choice(key: str, title: str, start: Start, learner: Learner, data: str | None) -> Choice:
-    shape = picture_shape(learner.model)
+    shape = image_shape(learner.model)
     if shape is None:
         raise ValueError(f"{title} takes no pictures: give the playground a run that does")
     channels, size = shape

@@ -1,1 +1,1 @@
-"""Images and folders, turned into arrays."""
+"""Examples and targets as users have them, made into tensors."""

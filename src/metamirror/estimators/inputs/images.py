@@ -1,4 +1,4 @@
-"""Pictures as users have them, made into what a network takes."""
+"""Images as users have them, made into what a network takes."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from torch import Tensor
 from metamirror.data.readers.images import decode, fit, pixels_of
 from metamirror.data.readers.packed import LIMIT, bounded
 from metamirror.estimators.inputs.ink import drawn_on
+from metamirror.estimators.inputs.numbers import check_finite, check_real
 from metamirror.estimators.sklearn_api import check_flag
 
 ROUNDING = 1e-6
@@ -24,18 +25,17 @@ ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
-class Pictures:
-    """Reads arrays, tensors, PIL pictures and files for a network that takes pictures.
+class Images:
+    """Reads arrays, tensors, PIL images and files for a network that takes images.
 
-    Each picture is treated by itself. The middle square is scaled as the pictures of data sets
-    are (`metamirror.data`); one that has the right size and channels keeps every bit.
+    Each image is treated by itself. The middle square is scaled as the images of data sets are
+    (`metamirror.data`); an image of the right size and channels keeps every bit.
 
     Attributes:
         channels: that the network takes, 1 or 3.
         size: height and width that it takes.
-        invert: whether dark and light change places.
-        ink: whether what is drawn on a picture is looked for, as `inputs.ink` does, in place of
-            the middle square.
+        invert: whether to exchange dark and light.
+        ink: whether to look for what is drawn (`inputs.ink`) instead of taking the middle square.
     """
 
     channels: int
@@ -44,71 +44,71 @@ class Pictures:
     ink: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("invert", "ink"):
-            check_flag(name, getattr(self, name))
+        check_flag("invert", self.invert)
+        check_flag("ink", self.ink)
         if self.ink and self.invert:
             raise ValueError("ink finds out by itself what is dark and what is light: no invert")
         if self.ink and self.channels != 1:
-            raise ValueError("ink is for starts that take grey pictures, and this one has colours")
+            raise ValueError("ink is for starts that take grey images, and this one takes colour")
 
     def read(self, x: Any) -> Tensor:
-        """(examples, channels, size, size), floats in [0, 1].
+        """Return (examples, channels, size, size), floats in [0, 1].
 
-        >>> Pictures(1, 28).read([Image.new("RGB", (64, 48)), np.zeros((28, 28))]).shape
+        >>> Images(1, 28).read([Image.new("RGB", (64, 48)), np.zeros((28, 28))]).shape
         torch.Size([2, 1, 28, 28])
         """
         if isinstance(x, str | bytes | os.PathLike | Image.Image):
-            raise ValueError(f"X is {_short(x)}; give a list of pictures, even of one: [X]")
+            words = repr(x) if len(repr(x)) < 60 else type(x).__name__
+            raise ValueError(f"X is {words}; give a list of images, even of one: [X]")
         rows = _rows(x)
         if rows is None:
-            pixels = self._from_array(_numbers(x))
+            pixels = self._scaled(self._array(x, "X"), "X")
         else:
             pixels = np.concatenate([self._one(item, f"X[{i}]") for i, item in enumerate(rows)])
         return torch.from_numpy(1 - pixels if self.invert else pixels)
 
     def _one(self, item: Any, name: str) -> NDArray[np.float32]:
-        size = None if self.ink else self.size
-        if isinstance(item, Image.Image) and item.mode != "F":
-            pixels = pixels_of(item, name, size, self.channels)
-        elif isinstance(item, str | os.PathLike):
+        if isinstance(item, str | os.PathLike):
             name = str(item)
-            pixels = decode(read_file(Path(item)), name, size, self.channels)
+            array = decode(_bytes_of(Path(item)), name, None, self.channels)[None]
+        elif isinstance(item, Image.Image) and item.mode != "F":
+            array = pixels_of(item, name, None, self.channels)[None]
         else:
-            # PIL's floats have no range of their own; ours have, and are looked at.
-            return self._from_array(_numbers(item)[None], name)
-        return _as_floats((self._drawn_on(pixels, name) if self.ink else pixels)[None])
+            # PIL's floats have no range of their own; those of arrays have one, which is checked.
+            array = self._array(_as_array(item)[None], name)
+        return self._scaled(array, name)
 
-    def _drawn_on(self, pixels: NDArray[np.uint8], name: str) -> NDArray[np.uint8]:
+    def _scaled(self, array: NDArray[Any], name: str) -> NDArray[np.float32]:
+        """Return (examples, height, width, channels) in the network's size, channels first."""
+        if self.ink or array.shape[1:] != (self.size, self.size, self.channels):
+            if array.dtype != np.uint8:
+                # A byte has as many shades as an image file.
+                array = np.rint(array * 255).clip(0, 255).astype(np.uint8)
+            each = f"{name}[{{}}]" if len(array) > 1 else name
+            array = np.stack([self._fit(row, each.format(i)) for i, row in enumerate(array)])
+        pixels = np.moveaxis(array, 3, 1)
+        if array.dtype == np.uint8:
+            return pixels.astype(np.float32) / np.float32(255)
+        return np.ascontiguousarray(pixels, dtype=np.float32)
+
+    def _fit(self, pixels: NDArray[np.uint8], name: str) -> NDArray[np.uint8]:
+        if not self.ink:
+            return fit(pixels, self.size, self.channels)
         try:
             return drawn_on(pixels, self.size)
         except ValueError as error:
             raise ValueError(f"{name} {error}") from error
 
-    def _from_array(self, array: NDArray[Any], name: str = "X") -> NDArray[np.float32]:
-        if 0 in array.shape or array.ndim < 2:
-            raise ValueError(f"{name} has shape {array.shape}; give at least one picture")
-        array = _in_range(array, name)
-        array = self._channels_last(array, name)
-        if array.shape[1:] == (self.size, self.size, self.channels) and not self.ink:
-            return _as_floats(array)
-        if array.dtype != np.uint8:
-            # A byte tells as many shades as a picture file has.
-            array = np.rint(array * 255).clip(0, 255).astype(np.uint8)
-        if self.ink:
-            each = f"{name}[{{}}]" if len(array) > 1 else name
-            found = [self._drawn_on(picture, each.format(i)) for i, picture in enumerate(array)]
-        else:
-            found = [fit(picture, self.size, self.channels) for picture in array]
-        return _as_floats(np.stack(found))
-
-    def _channels_last(self, array: NDArray[Any], name: str) -> NDArray[Any]:
+    def _array(self, x: Any, name: str) -> NDArray[Any]:
+        """Return bytes, or floats in [0, 1], as (examples, height, width, channels)."""
+        array = _in_range(_as_array(x), name)
         shape = array.shape
         if array.ndim == 2:
-            return self._unrolled(array)
+            return self._from_rows(array)
         if array.ndim == 3 and shape[2] in (3, 4) and shape[0] > 1:
-            # Pictures three pixels wide are none; one whose colours come last is a common slip.
+            # No image is three pixels wide; one whose colours come last is a common slip.
             raise ValueError(
-                f"{name} has shape {shape}, which is one picture: give a list, even of one: [X]"
+                f"{name} has shape {shape}, which is one image: give a list, even of one: [X]"
             )
         if array.ndim == 3:
             array = array[..., None]
@@ -116,13 +116,13 @@ class Pictures:
             array = np.moveaxis(array, 1, 3)
         if array.ndim != 4 or array.shape[3] not in (1, 3):
             raise ValueError(
-                f"{name} has shape {shape}; pictures are (examples, height, width), or (examples, "
+                f"{name} has shape {shape}; images are (examples, height, width), or (examples, "
                 f"channels, height, width) with 1 or 3 channels, first or last"
             )
         return array
 
-    def _unrolled(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Pictures from rows of a table, as scikit-learn's tools hand them on."""
+    def _from_rows(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Return images from rows of a table, as scikit-learn's tools hand them on."""
         examples, values = array.shape
         if values == self.channels * self.size**2:
             rows = array.reshape(examples, self.channels, self.size, self.size)
@@ -130,26 +130,25 @@ class Pictures:
         side = math.isqrt(values)
         if side**2 != values:
             raise ValueError(
-                f"X has rows of {values} values, which is no square picture: give pictures "
-                f"(examples, height, width), or rows of {self.channels * self.size**2} values for "
+                f"X has rows of {values} values, which is no square image: give images (examples, "
+                f"height, width), or rows of {self.channels * self.size**2} values for "
                 f"{self.channels} x {self.size} x {self.size}"
             )
         return array.reshape(examples, side, side, 1)
 
 
-def read_file(path: Path) -> bytes:
-    """The bytes of a picture file, if there are not too many of them."""
+def _bytes_of(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
             return bounded(file, LIMIT, str(path))
     except FileNotFoundError as error:
-        raise ValueError(f"there is no picture {path}") from error
+        raise ValueError(f"there is no image {path}") from error
     except IsADirectoryError as error:
-        raise ValueError(f"{path} is a folder: give the pictures in it") from error
+        raise ValueError(f"{path} is a folder: give the images in it") from error
 
 
 def _rows(x: Any) -> list[Any] | None:
-    """The pictures one by one, where they come that way; None for one array of all."""
+    """Return the images one by one, where they come that way; None for one array of all."""
     if hasattr(x, "__array__") and not isinstance(x, Tensor):
         # As a column of a data frame has them.
         array = np.asarray(x)
@@ -160,13 +159,13 @@ def _rows(x: Any) -> list[Any] | None:
     return None
 
 
-def _numbers(x: Any) -> NDArray[Any]:
+def _as_array(x: Any) -> NDArray[Any]:
     if isinstance(x, Tensor):
         x = x.detach().cpu()
         # numpy does not know every type of torch.
         x = (x.float() if x.is_floating_point() else x).numpy()
     if hasattr(x, "toarray"):
-        raise ValueError("X is a sparse matrix; pictures are dense: X.toarray()")
+        raise ValueError("X is a sparse matrix; images are dense: X.toarray()")
     try:
         return np.asarray(x)
     except ValueError as error:
@@ -174,36 +173,22 @@ def _numbers(x: Any) -> NDArray[Any]:
 
 
 def _in_range(array: NDArray[Any], name: str) -> NDArray[Any]:
-    """Bytes, or single-precision floats in [0, 1]."""
+    """Return bytes, or single-precision floats in [0, 1]."""
+    if 0 in array.shape or array.ndim < 2:
+        raise ValueError(f"{name} has shape {array.shape}; give at least one image")
     if array.dtype == np.uint8:
         return array
-    if array.dtype.kind == "c":
-        raise ValueError(f"Complex data not supported: {name} is {array.dtype}")
+    check_real(array, name)
     if array.dtype.kind not in "bf":
         raise ValueError(
-            f"{name} holds {array.dtype}; pictures are bytes in 0..255 (uint8) or floats in 0..1"
+            f"{name} holds {array.dtype}; images are bytes in 0..255 (uint8) or floats in 0..1"
         )
     array = array.astype(np.float32)
-    finite = np.isfinite(array)
-    if not finite.all():
-        where = tuple(int(i) for i in np.argwhere(~finite)[0])
-        raise ValueError(f"{name} holds NaN or inf, first {array[where]} at index {where}")
+    check_finite(array, name)
     low, high = float(array.min()), float(array.max())
     if low < -ROUNDING or high > 1 + ROUNDING:
         raise ValueError(
-            f"{name} holds floats from {low:g} to {high:g}; pictures are floats in 0..1 or bytes "
+            f"{name} holds floats from {low:g} to {high:g}; images are floats in 0..1 or bytes "
             f"(uint8) in 0..255: divide by the largest possible value, or convert"
         )
     return array
-
-
-def _as_floats(array: NDArray[Any]) -> NDArray[np.float32]:
-    """Channels first."""
-    pixels = np.moveaxis(array, 3, 1)
-    if array.dtype == np.uint8:
-        return pixels.astype(np.float32) / np.float32(255)
-    return np.ascontiguousarray(pixels, dtype=np.float32)
-
-
-def _short(x: Any) -> str:
-    return repr(x) if len(repr(x)) < 60 else type(x).__name__

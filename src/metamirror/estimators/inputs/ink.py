@@ -1,6 +1,6 @@
-"""What was drawn on a picture, as starts for letters know it.
+"""The ink of an image, as starts for letters know it.
 
-Such a start has seen letters of one size in the middle of the picture, light on dark. People draw
+Such a start has seen letters of one size in the middle of the image, light on dark. People draw
 small or large, in a corner, and photograph dark ink on grey paper. What is found here differs in
 what it shows, and not in how it was drawn.
 """
@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from PIL import Image
 
 LETTER = 19 / 28
-"""The longer side of a letter, as a share of the picture: that of `glyphs`."""
+"""The longer side of a letter, as a share of the image: that of `glyphs`."""
 SMALLEST = 0.2
 """A drawing that takes less of its paper is a dot or a comma, and stays small."""
 FAINTEST = 24
-"""Of 255: what differs less than this from the paper is noise, and so is a whole picture of it."""
+"""Of 255: what differs less than this from the paper is noise, and so is a whole image of it."""
 FLOOR = 0.25
 """Of the darkest ink: below it there are shadows on the paper."""
 LONGEST = 128
@@ -24,7 +24,7 @@ LONGEST = 128
 
 
 def drawn_on(pixels: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
-    """The ink of a picture (height, width, channels), light on dark: (size, size, 1).
+    """Return the ink of an image (height, width, channels), light on dark: (size, size, 1).
 
     It is brought to the middle and to a letter's size; dark ink and light ink look alike.
 
@@ -40,10 +40,10 @@ def drawn_on(pixels: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
 def _grey(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """(height, width), of which neither is larger than need be."""
     flat = pixels[..., 0] if pixels.shape[2] == 1 else pixels
-    picture = Image.fromarray(np.ascontiguousarray(flat)).convert("L")
-    # PIL widens the filter where a picture shrinks, so that thin strokes fade and do not break.
-    picture.thumbnail((LONGEST, LONGEST), Image.Resampling.LANCZOS)
-    return np.asarray(picture)
+    image = Image.fromarray(np.ascontiguousarray(flat)).convert("L")
+    # PIL widens the filter where an image shrinks, so that thin strokes fade and do not break.
+    image.thumbnail((LONGEST, LONGEST), Image.Resampling.LANCZOS)
+    return np.asarray(image)
 
 
 def _ink(grey: NDArray[np.uint8]) -> NDArray[np.float32]:
@@ -66,7 +66,7 @@ def _centred(ink: NDArray[np.float32], size: int) -> NDArray[np.uint8]:
     strokes = np.asarray(small)
     # Faded ones regain what they had.
     strokes = np.clip(strokes / strokes.max(), 0, 1)
-    picture = np.zeros((size, size, 1), np.uint8)
+    image = np.zeros((size, size, 1), np.uint8)
     top, left = (size - height) // 2, (size - width) // 2
-    picture[top : top + height, left : left + width, 0] = np.rint(255 * strokes)
-    return picture
+    image[top : top + height, left : left + width, 0] = np.rint(255 * strokes)
+    return image

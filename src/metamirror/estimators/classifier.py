@@ -1,0 +1,126 @@
+"""A few-shot classifier with scikit-learn's conventions: fit on a few examples, predict, save."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from metamirror.core.learner import Learner
+from metamirror.core.tasks import Batch
+from metamirror.estimators.base import FewShotEstimator
+from metamirror.estimators.calibration import calibrated_temperature
+from metamirror.estimators.fitting import Adaptation, FittedModel
+from metamirror.estimators.labels import (
+    FirstOutputs,
+    as_labels,
+    check_count,
+    classes_of,
+    own_loss,
+)
+from metamirror.estimators.sklearn_api import check_flag
+from metamirror.estimators.starts import Start
+
+
+@dataclass(eq=False, repr=False)
+class FewShotClassifier(FewShotEstimator):
+    """Tells classes apart from a few examples of each, by adapting a meta-learned start.
+
+    Examples are numpy arrays, torch tensors, lists of PIL images or of files; grey or colour, of
+    any size, bytes or floats in [0, 1]. Labels are anything that can be hashed. There may be fewer
+    classes than the start has outputs, and more examples of some than of others. Normalisation
+    uses the statistics of these examples, so that a prediction depends on its image alone.
+
+    Args:
+        start: a shipped start's name, a run folder, a folder of `metamirror.save`, or a `Learner`.
+        steps: inner steps, if other than the start's.
+        lr: inner step size, if other than the start's.
+        early_stopping: stop at a step that lowers the loss of the examples by less than `tol`
+            times its first value; a step that raises it is taken back.
+        tol: that share.
+        invert: exchange dark and light. The shipped starts know light ink on a dark ground.
+        ink: look for what is drawn, dark on light or light on dark, and bring it to the size and
+            place of a letter, as the playground does.
+        device: auto (CUDA, MPS or CPU, in this order), or one of them.
+        random_state: seed of the method's own noise; most methods have none.
+        calibrate: fit a temperature on held-out examples; needs two of each class.
+
+    Attributes:
+        classes_: the labels, in order.
+        losses_: the loss of the examples before each step and after the last.
+        n_steps_: how many steps were made.
+        adaptation_seconds_: how long they took.
+        temperature_: what logits are divided by; 1 unless calibrated.
+        n_features_in_: the length of the rows, where X was a table.
+
+    >>> import metamirror as mm
+    >>> task = mm.tasks("glyphs", split="test", batch=1)[0]  # 5 new letters, one example of each
+    >>> clf = mm.FewShotClassifier().fit(task.support.x[0], list("abcde"))
+    >>> clf.predict_proba(task.query.x[0]).shape
+    (75, 5)
+    """
+
+    _estimator_type: ClassVar[Literal["classifier", "regressor"]] = "classifier"
+
+    start: Start = "glyphs-blockiaf"
+    calibrate: bool = False
+
+    def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:
+        """Add examples to those there are, and adapt to all of them, again from the start.
+
+        Args:
+            X: more examples.
+            y: a label for each; new classes may come.
+            classes: all labels that may ever come, if others are to be refused.
+        """
+        if classes is not None:
+            announced = as_labels(list(classes))
+            if unknown := [label for label in as_labels(y) if label not in announced]:
+                raise ValueError(f"y holds {unknown[0]!r}, which is not in classes: {announced!r}")
+        return super().partial_fit(X, y)
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Return the likeliest label of each example."""
+        likeliest = self.predict_proba(X).argmax(1)
+        found: NDArray[Any] = self.classes_[likeliest]
+        return found
+
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+        """Return the probabilities (examples, classes), classes in the order of `classes_`."""
+        outputs = self._outputs(X)
+        logits = outputs[:, : len(self.classes_)].double()
+        found: NDArray[np.float64] = (logits / self.temperature_).softmax(1).numpy()
+        return found
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return the share of examples whose label is predicted."""
+        predicted = self.predict(X).tolist()
+        right = [p == t for p, t in zip(predicted, as_labels(y, len(predicted)), strict=True)]
+        return float(np.average(right, weights=sample_weight))
+
+    def _support(
+        self, learner: Learner, x: Tensor, y: Any, before: Batch | None, how: Adaptation
+    ) -> tuple[Batch, dict[str, Any]]:
+        check_flag("calibrate", self.calibrate)
+        labels = as_labels(y, len(x))
+        if before is not None:
+            x = torch.cat([before.x, x])
+            labels = [*self.classes_[before.y.cpu().numpy()].tolist(), *labels]
+        classes = classes_of(labels)
+        check_count(classes, learner.outputs(x))
+        place = {label: i for i, label in enumerate(classes.tolist())}
+        support = Batch(x, torch.tensor([place[label] for label in labels], device=x.device))
+        learner.loss = FirstOutputs(len(classes), own_loss(learner))
+        temperature = 1.0
+        if self.calibrate:
+            temperature = calibrated_temperature(learner, support, len(classes), how)
+        return support, {"classes": classes, "temperature": temperature}
+
+    def _keep(self, fitted: FittedModel) -> None:
+        super()._keep(fitted)
+        assert fitted.classes is not None
+        self.classes_, self.temperature_ = fitted.classes, fitted.temperature
