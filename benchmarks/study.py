@@ -20,7 +20,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from metamirror.experiments.comparison.entries import file_name
+from metamirror.experiments.comparison.plan import file_name
 from metamirror.storage.atomic import read_json, write_atomically
 from metamirror.training.evaluate import read_tasks
 

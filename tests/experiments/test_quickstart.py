@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from metamirror.cli import experiments
 from metamirror.cli.experiments import commands_after, program
 from metamirror.cli.main import main
 from metamirror.experiments import quickstart
@@ -27,7 +28,7 @@ def test_all_methods_stand_in_one_table(tmp_path: Path, capsys, monkeypatch):
         asked.append(options)
         return page.write_report(folder, **options)
 
-    monkeypatch.setattr(quickstart, "write_page", write_report)
+    monkeypatch.setattr(experiments, "write_report", write_report)
     out = tmp_path / "quickstart"
     assert main(["quickstart", "--minutes", "0.01", "--out", str(out)]) == 0
     shown = capsys.readouterr().out

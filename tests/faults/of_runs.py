@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -319,7 +319,7 @@ def read_index(folder: Path, document: Any) -> None:
 
 JOB = Job("maml-1shot-seed0", "run", "cells/maml-1shot-seed0", {"method": "maml"})
 RECORD = {
-    "job": asdict(JOB),
+    "job": JOB.identity,
     "found": {"mse": 1.0, "ci95": 0.1},
     "tasks_file": None,
     "reason": None,
@@ -361,7 +361,7 @@ def read_run(folder: Path, files: dict[str, bytes]) -> None:
         assert isinstance(found.step, int)
         assert found.method or found.settings or found.test is None
     seconds_per_iteration(run)
-    read_record(run, JOB)
+    read_record(replace(JOB, out=str(run)))
     read_tasks(run / "evaluations" / "test.jsonl")
 
 

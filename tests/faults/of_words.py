@@ -15,8 +15,7 @@ from metamirror.cli.main import COMMANDS, Group, default_folder, main, parse
 from metamirror.core import priors
 from metamirror.data.augment import augmentation
 from metamirror.data.own_folder import parse_folder
-from metamirror.experiments.comparison.entries import read_methods
-from metamirror.experiments.comparison.grid import read_numbers, read_per_row
+from metamirror.experiments.comparison.spec import read_methods, read_numbers, read_per_row
 from metamirror.experiments.cost import parse_shape
 from metamirror.methods import METHODS, find_method
 from metamirror.training.config import RunConfig

@@ -7,7 +7,7 @@ import io
 
 from rich.console import Console
 
-from metamirror.experiments.comparison.table import _add_bold
+from metamirror.experiments.comparison.table import Row, with_bold
 from metamirror.report import tables
 
 
@@ -21,7 +21,9 @@ def row(method: str, accuracy: float | None, ci95: float | None = 1.0, **changes
         "shots": 1,
         "accuracy": accuracy,
         "ci95": ci95,
-        "seeds": [] if accuracy is None else [{"seed": 0, "accuracy": accuracy, "ci95": ci95}],
+        "seeds": []
+        if accuracy is None
+        else [{"seed": 0, "accuracy": accuracy, "ci95": ci95, "run": "a"}],
         "published": None,
         "difference_to_maml": {"mean": 1.5, "low": -0.25, "high": 3.25},
         "extra_parameters": 12_345,
@@ -42,9 +44,8 @@ def table(*rows):
 FAILED = {"status": "failed", "reason": "seed 0: not finite at step 3"}
 
 
-def bold(*rows, measure: str = "accuracy") -> list[str]:
-    _add_bold(list(rows), measure)
-    return [r["method"] for r in rows if r["bold"]]
+def bold(*rows) -> list[str]:
+    return [r.method for r in with_bold([Row.from_json(row) for row in rows]) if r.bold]
 
 
 def test_the_best_and_all_within_its_interval_are_bold():
@@ -58,8 +59,8 @@ def test_each_number_of_shots_has_its_own_best():
 
 def test_what_failed_is_not_bold_and_what_is_less_is_better_for_errors():
     assert bold(row("a", None, None, **FAILED), row("b", 99.0, **FAILED), row("c", 40.0)) == ["c"]
-    errors = [row("a", 0, mse=0.5), row("b", 0, 0.1, mse=0.3), row("c", 0, mse=0.39)]
-    assert bold(*errors, measure="mse") == ["b", "c"]
+    errors = [row("a", None, mse=0.5), row("b", None, 0.1, mse=0.3), row("c", None, mse=0.39)]
+    assert bold(*errors) == ["b", "c"]
 
 
 def test_markdown():

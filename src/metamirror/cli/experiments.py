@@ -6,6 +6,7 @@ import re
 import shlex
 import shutil
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import asdict, fields, make_dataclass, replace
 from dataclasses import field as dataclass_field
@@ -17,11 +18,9 @@ from rich.console import Console
 
 from metamirror.data.own_folder import absolute_folder
 from metamirror.experiments.comparison.compare import compare as run_comparison
-from metamirror.experiments.comparison.entries import Recipes, read_methods
-from metamirror.experiments.comparison.grid import read_numbers
-from metamirror.experiments.comparison.jobs import Place
-from metamirror.experiments.comparison.plan import Wanted
+from metamirror.experiments.comparison.launchers.local import LocalLauncher
 from metamirror.experiments.comparison.search import Search
+from metamirror.experiments.comparison.spec import Recipes, Spec, read_methods, read_numbers
 from metamirror.experiments.cost import (
     ROUNDS,
     Workload,
@@ -29,8 +28,10 @@ from metamirror.experiments.cost import (
     parse_methods,
     parse_shape,
 )
+from metamirror.experiments.quickstart import SECONDS_AT_THE_END
 from metamirror.experiments.quickstart import quickstart as run_quickstart
-from metamirror.report.tables import cost_table, show
+from metamirror.report.page import write_report
+from metamirror.report.tables import cost_table, show, write_tables
 from metamirror.storage.atomic import to_json
 from metamirror.training.config import RunConfig
 
@@ -115,16 +116,7 @@ def compare_from(base: RunConfig | None) -> Callable[..., None]:
         common = asdict(settings)
         if common["data"].startswith("folder:"):
             common["data"] = absolute_folder(common["data"])
-        wanted = Wanted(
-            base=RunConfig(method="maml", **common, lr=start.lr),
-            methods=read_methods(methods),
-            shots=read_numbers("shots", shots, int),
-            seeds=seeds,
-            lr=lr or "",
-            recipes=recipes,
-            controls=controls,
-            test_tasks=test_tasks,
-        )
+        base = RunConfig(method="maml", **common, lr=start.lr)
         chosen = None
         if search is not None:
             if lr is not None:
@@ -132,15 +124,30 @@ def compare_from(base: RunConfig | None) -> Callable[..., None]:
             candidates = read_numbers("search", search, float)
             chosen = Search(candidates, search_iterations, search_tasks)
         if search_geometry is not None:
-            given = wanted.base.geometry_lr
-            if chosen is None or given is not None:
+            if chosen is None or base.geometry_lr is not None:
                 raise ValueError(
                     f"search_geometry is {search_geometry}, search {search} and geometry_lr "
-                    f"{given}: it goes with search, and in place of geometry_lr"
+                    f"{base.geometry_lr}: it goes with search, and in place of geometry_lr"
                 )
             beside = read_numbers("search_geometry", search_geometry, float)
             chosen = replace(chosen, geometry=beside)
-        table = run_comparison(wanted, Place(out, device, data_dir), jobs=jobs, search=chosen)
+        spec = Spec(
+            base=base,
+            methods=read_methods(methods),
+            shots=read_numbers("shots", shots, int),
+            out=out,
+            seeds=seeds,
+            lr=lr or "",
+            recipes=recipes,
+            controls=controls,
+            test_tasks=test_tasks,
+            search=chosen,
+            device=device,
+            data_dir=data_dir,
+        )
+        with LocalLauncher(jobs) as launcher:
+            table = run_comparison(spec, launcher, write_tables)
+        write_report(out, data_dir=data_dir)
         if json:
             print(to_json(table))
             return
@@ -160,7 +167,12 @@ def quickstart(minutes: float = 6.0, out: Path = Path("quickstart")) -> None:
         minutes: how long it may take, on two cores.
         out: where the runs, the tables and the report go.
     """
+    began = time.monotonic()
     table = run_quickstart(minutes, out)
+    write_tables(out, table)
+    # On a busy machine, the geometries of some runs have to wait for `metamirror report`.
+    left = 60 * minutes - (time.monotonic() - began)
+    write_report(out, inspect_seconds=max(left, SECONDS_AT_THE_END))
     show(table, Console())
     print(f"written: {out / 'report.html'}, {out / 'table.md'}. Next, for example:")
     for command in commands_after(table, out):

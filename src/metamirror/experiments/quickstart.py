@@ -1,23 +1,24 @@
-"""Every method side by side on built-in letters, within a few minutes and without any download."""
+"""Every method side by side on built-in letters, within a few minutes and without a download."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from metamirror.console import Progress
-from metamirror.experiments.comparison.compare import write_page, write_tables
-from metamirror.experiments.comparison.grid import Cell, open_streams
-from metamirror.experiments.comparison.jobs import Job, Place, Record
-from metamirror.experiments.comparison.local_pool import Pool
-from metamirror.experiments.comparison.plan import Grid, Wanted, jobs_of, make_grid, make_rows
+from metamirror.experiments.comparison.jobs import Job, Record
+from metamirror.experiments.comparison.launchers import Launcher
+from metamirror.experiments.comparison.launchers.local import LocalLauncher
+from metamirror.experiments.comparison.plan import jobs_of, make_rows, open_streams
 from metamirror.experiments.comparison.protocol import make_protocol
+from metamirror.experiments.comparison.spec import Spec
 from metamirror.experiments.comparison.table import make_table
 from metamirror.methods import METHODS
+from metamirror.storage.atomic import write_json
 from metamirror.training.config import RunConfig
 
 BASE = RunConfig(
@@ -37,59 +38,56 @@ BASE = RunConfig(
 )
 FIRST_ROUND = 3
 SHARE_TO_BEGIN, SHARE_OF_THE_REST = 0.5, 0.6
-FEWEST_TASKS, MOST_TASKS, SHARE_FOR_JUDGING = 20, 200, 0.15
+FEWEST_TASKS, MOST_TASKS, SHARE_FOR_EVALUATING = 20, 200, 0.15
 TASK_IN_ITERATIONS = 0.35
-"""What it costs to judge all methods on a task, in iterations of all; measured, rounded up."""
+"""What it costs to evaluate all methods on a task, in iterations of all; measured, rounded up."""
 SECONDS_AT_THE_END = 4.0
 
 
 def quickstart(minutes: float, out: Path) -> dict[str, Any]:
-    """Trains all methods in turns, equally long in iterations, until the time is up.
+    """Train all methods in turns, equally long in iterations, until the time is up.
 
-    Leaves what `compare` leaves: a run folder for each method, the tables and the report.
+    Leaves what `compare` leaves: a run folder for each method, and table.json, which is returned.
     """
     began = time.monotonic()
     if not 0 < minutes < float("inf"):
         raise ValueError(f"minutes is {minutes}; it must be above 0")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ValueError(f"{out} is not empty: choose another folder with --out, or remove it")
-    wanted = Wanted(BASE, list(METHODS), [BASE.shots])
-    streams = open_streams(BASE, wanted.shots, None)
-    grid = make_grid(wanted, streams["train", BASE.shots])
+    spec = Spec(BASE, list(METHODS), [BASE.shots], out, device="cpu")
+    streams = open_streams(spec)
+    stream = streams["train", BASE.shots]
     # Networks this small lose more by being shared between threads than they gain.
     processes = min(torch.get_num_threads(), len(METHODS))
-    with (
-        Pool(Place(out, device="cpu"), processes) as pool,
-        Progress("quickstart", 100) as progress,
-    ):
+    with LocalLauncher(processes) as launcher, Progress("quickstart", 100) as progress:
         clock = _Clock(progress, began, 60 * minutes)
-        done, tasks = _train_in_turns(grid, pool, clock)
-        base = replace(BASE, iterations=done)
-        grid = replace(grid, wanted=replace(wanted, base=base, test_tasks=tasks))
-        cells = grid.cells()
-        rows = make_rows(grid, cells, pictures=True)
+        runs = [job for job in jobs_of(make_rows(spec, stream)) if job.work == "run"]
+        done, tasks = _train_in_turns(runs, launcher, clock)
+        spec = replace(spec, base=replace(BASE, iterations=done), test_tasks=tasks)
+        rows = make_rows(spec, stream)
         clock.note = f"{done} iterations each, {tasks} test tasks"
-        # Features are those of a trained start.
-        pool.run(sorted(jobs_of(rows), key=lambda job: job.work != "run"), clock)
+        launcher.run(jobs_of(rows), clock)
         progress.update(100, clock.note)
-    table = make_table(out, make_protocol(grid, cells, streams, None), rows)
-    write_tables(out, table)
-    # On a busy machine, the geometries of some runs have to wait for `metamirror report`.
-    write_page(out, inspect_seconds=max(clock.seconds_left(), SECONDS_AT_THE_END))
+    table = make_table(make_protocol(spec, rows, streams, None), rows, clock.records)
+    write_json(out / "table.json", table)
     return table
 
 
-def _train_in_turns(grid: Grid, pool: Pool, clock: _Clock) -> tuple[int, int]:
-    """Rounds in which every method advances equally far; later rounds are sized by earlier ones.
+def _train_in_turns(runs: list[Job], launcher: Launcher, clock: _Clock) -> tuple[int, int]:
+    """Train in rounds in which every method advances equally far.
 
-    Returns the iterations done, and for how many test tasks there is time.
+    Later rounds are sized by earlier ones. Returns the iterations done, and for how many test tasks
+    there is time.
     """
 
     def advance(more: int) -> float:
-        """One round; the seconds that an iteration of all methods took."""
+        """Do one round; return the seconds that an iteration of all methods took."""
         clock.note = f"to {done + more} iterations each"
         began = time.monotonic()
-        pool.run([_turn(cell, done + more) for cell in grid.cells()], clock)
+        turns = [
+            replace(job, config=job.config | {"iterations": done + more}, tasks=0) for job in runs
+        ]
+        launcher.run(turns, clock)
         return (time.monotonic() - began) / more
 
     done, tasks = 0, FEWEST_TASKS
@@ -100,7 +98,7 @@ def _train_in_turns(grid: Grid, pool: Pool, clock: _Clock) -> tuple[int, int]:
         seconds = advance(more)
         done += more
         a_task = seconds * TASK_IN_ITERATIONS
-        fitting = round(SHARE_FOR_JUDGING * clock.seconds / a_task)
+        fitting = round(SHARE_FOR_EVALUATING * clock.seconds / a_task)
         tasks = min(MOST_TASKS, max(FEWEST_TASKS, fitting))
         left = clock.seconds_left() - a_task * tasks - SECONDS_AT_THE_END
         # Most of what is left at first, then less: the last rounds end near the deadline.
@@ -111,17 +109,13 @@ def _train_in_turns(grid: Grid, pool: Pool, clock: _Clock) -> tuple[int, int]:
     return done, tasks
 
 
-def _turn(cell: Cell, iterations: int) -> Job:
-    config = replace(cell.config, iterations=iterations)
-    return Job(cell.name, "run", cell.folder, asdict(config), tasks=0)
-
-
 class _Clock:
     """Shows how much of the time is used."""
 
     def __init__(self, progress: Progress, began: float, seconds: float):
         self.progress, self.began, self.seconds = progress, began, seconds
         self.note = ""
+        self.records: dict[str, Record] = {}
 
     def seconds_left(self) -> float:
         return self.seconds - (time.monotonic() - self.began)
@@ -130,6 +124,7 @@ class _Clock:
         self.tick()
 
     def ended(self, job: Job, record: Record) -> None:
+        self.records[job.name] = record
         self.tick()
 
     def tick(self) -> None:

@@ -38,6 +38,7 @@ class Method:
         published: the accuracy that the paper's Table 1 lists for it, by shots.
         recipe: settings of the outer level with which its authors trained it, where these are not
             the paper's common ones; `decay_every` is of 60,000 iterations.
+        control: whether it does not compete, but shows what the others must beat.
     """
 
     key: str
@@ -49,6 +50,7 @@ class Method:
     options: type = NoOptions
     published: Mapping[int, str] = field(default_factory=dict)
     recipe: Mapping[str, Any] = field(default_factory=dict)
+    control: bool = False
 
     def make_options(self, given: Mapping[str, Any]) -> Any:
         """The options object, from keywords or from the words of a command line."""

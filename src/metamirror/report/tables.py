@@ -6,16 +6,19 @@ import csv
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Screen
 
+from metamirror.experiments.comparison.table import DIGITS, MISSING, plus_minus
+from metamirror.storage.atomic import write_atomically
+
 Row = Mapping[str, Any]
-DIGITS = {"accuracy": 2, "mse": 4}
 UNITS = {"accuracy": "accuracy, %", "mse": "MSE"}
-FAILED, SOME_FAILED, MISSING = "failed", "†", "–"
+FAILED, SOME_FAILED = "failed", "†"
 ROOM = 16
 """Characters of a terminal for each column of a table that is shown whole."""
 OF_THE_PAPER = (
@@ -73,18 +76,6 @@ class Layout:
 def measure_of(table: Mapping[str, Any]) -> str:
     """Return what a table is about: accuracy or mse."""
     return "mse" if any("mse" in row for row in table["rows"]) else "accuracy"
-
-
-def plus_minus(measure: str, value: float | None, half: float | None) -> str:
-    """Return a figure with half its interval.
-
-    >>> plus_minus("accuracy", 48.701, 1.838)
-    '48.70 ± 1.84'
-    """
-    if value is None:
-        return MISSING
-    digits = DIGITS[measure]
-    return f"{value:.{digits}f}" + ("" if half is None else f" ± {half:.{digits}f}")
 
 
 def lay_out(table: Mapping[str, Any]) -> Layout:
@@ -297,3 +288,13 @@ def cost_table(found: dict[str, Any]) -> Screen:
             f"{row['extra_parameters']:,}",
         )
     return table
+
+
+def write_tables(out: Path, table: Mapping[str, Any]) -> None:
+    """Write table.md, .csv and .tex into a folder."""
+    for name, text in (
+        ("table.md", markdown(table)),
+        ("table.csv", as_csv(table)),
+        ("table.tex", latex(table)),
+    ):
+        write_atomically(out / name, text.encode())

@@ -192,7 +192,9 @@ def test_a_cell_that_fails_leaves_the_rest_and_is_tried_again(tmp_path: Path, ca
     assert "not finite at step 0" in rows["metasgd"]["reason"]
     assert (rows["metasgd"]["mse"], rows["metasgd"]["bold"]) == (None, False)
     assert rows["maml"]["status"] == "failed"
-    assert rows["maml"]["reason"].startswith("seed 1: its process was killed")
+    assert rows["maml"]["reason"].startswith(
+        "seed 1: its process was killed by SIGKILL; the machine"
+    )
     assert [seed["seed"] for seed in rows["maml"]["seeds"]] == [0]
     shown = (tmp_path / "table.md").read_text()
     assert "| failed |" in shown

@@ -13,13 +13,13 @@ import pytest
 from rich.console import Console
 from rich.live import Live
 
+from metamirror.cli import experiments
 from metamirror.cli.main import main
-from metamirror.experiments.comparison.jobs import Job, Place, failed, read_record, write_record
-from metamirror.experiments.comparison.plan import Row
-from metamirror.experiments.comparison.status_board import Board
-from metamirror.experiments.comparison.table import make_table
+from metamirror.experiments.comparison.jobs import Job, failed, read_record
+from metamirror.experiments.comparison.status_board import StatusBoard
+from metamirror.experiments.comparison.table import Row, make_table
 from metamirror.experiments.comparison.worker import do, no_answer
-from metamirror.report import page, tables
+from metamirror.report import tables
 from metamirror.training.evaluate import TaskResult
 from metamirror.training.metrics_log import seconds_per_iteration
 from tests.runs import small
@@ -47,7 +47,7 @@ def whole(tmp_path_factory) -> tuple[Path, list[dict[str, Any]]]:
     out = tmp_path_factory.mktemp("damage") / "out"
     asked: list[dict[str, Any]] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(page, "write_report", lambda folder, **options: asked.append(options))
+        patch.setattr(experiments, "write_report", lambda folder, **options: asked.append(options))
         assert main([*GRID, "--out", str(out), "--data-dir", str(out / "data")]) == 0
     return out, asked
 
@@ -94,9 +94,9 @@ PICTURES = {"method": "gradnet", "data": "glyphs", "width": 4, "vectorize": Fals
 def test_a_run_whose_errors_are_not_finite_has_failed(changes: dict[str, Any], tmp_path: Path):
     """It came to its end, since steps that are not finite were skipped; it still has no figure."""
     config = small(lr=1e38, iterations=2, on_nonfinite="skip", validate_every=0, **changes)
-    job = Job("maml-3shot-seed0", "run", "cells/a", asdict(config), "test", tasks=4)
+    job = Job("maml-3shot-seed0", "run", "cells/a", asdict(config), tasks=4, out=str(tmp_path))
     with pytest.raises(ValueError, match=r"diverges.*not finite on 4 of 4 test tasks"):
-        do(job, Place(tmp_path, device="cpu"))
+        do(job)
 
 
 def test_accuracies_of_answers_that_are_no_numbers_are_no_result():
@@ -126,16 +126,16 @@ def test_a_trial_that_failed_does_not_change_what_was_chosen_without_it(tmp_path
 
 
 def row(label: str, job: Job) -> Row:
-    return Row(label, label, "GD", "none", "method", 3, {0: job})
+    return Row(label, label, "GD", "none", "method", 3, jobs={0: job})
 
 
 PROTOCOL = {"classes": {}, "line": "sinusoid."}
 
 
-def test_where_every_run_has_failed_the_table_still_says_what_of(tmp_path: Path):
+def test_where_every_run_has_failed_the_table_still_says_what_of():
     job = Job("maml-3shot-seed0", "run", "cells/a", {}, tasks=4)
-    write_record(tmp_path, job.name, failed(job, "RuntimeError: no memory\nfor 1 GB"))
-    table = make_table(tmp_path, PROTOCOL, [row("maml", job)])
+    records = {job.name: failed("RuntimeError: no memory\nfor 1 GB")}
+    table = make_table(PROTOCOL, [row("maml", job)], records)
     assert (table["rows"][0]["mse"], table["rows"][0]["status"]) == (None, "failed")
     for text in (tables.markdown(table), tables.latex(table)):
         assert "MSE" in text
@@ -144,28 +144,28 @@ def test_where_every_run_has_failed_the_table_still_says_what_of(tmp_path: Path)
 
 
 def test_a_record_whose_results_are_incomplete_counts_for_nothing(tmp_path: Path):
-    job = Job("maml-3shot-seed0", "run", "cells/a", {}, tasks=2)
-    record = {"job": asdict(job), "found": {"mse": 1.0, "ci95": 0.1}, "tasks_file": "a.jsonl"}
+    job = Job("maml-3shot-seed0", "run", "cells/a", {}, tasks=2, out=str(tmp_path))
+    record = {"job": job.identity, "found": {"mse": 1.0, "ci95": 0.1}, "tasks_file": "a.jsonl"}
     (tmp_path / "records").mkdir()
     (tmp_path / "records" / f"{job.name}.json").write_text(json.dumps(record))
     line = '{"task": 0, "loss": [1.0]}\n'
     for content, known in ((2 * line, True), (line, False), ("", False), (line + "{", False)):
         (tmp_path / "a.jsonl").write_text(content)
-        assert (read_record(tmp_path, job) is not None) is known
+        assert (read_record(job) is not None) is known
 
 
 # The board
 
 
-def test_whatever_a_run_says_stands_on_the_board_as_it_is(tmp_path: Path):
+def test_whatever_a_run_says_stands_on_the_board_as_it_is():
     """Words of torch and paths have brackets, which rich reads as markup."""
     words = "RuntimeError: [enforce fail at alloc_cpu.cpp:121] no memory [/dev/shm]"
     job = Job("maml-1shot-seed0", "run", "cells/a", {})
     screen = io.StringIO()
     console = Console(file=screen, width=160, force_terminal=True, color_system=None)
-    board = Board("compare", tmp_path, [job], {})
+    board = StatusBoard("compare", [job], {})
     board.live = Live(console=console, auto_refresh=False)
     with board:
         board.started(job)
-        board.ended(job, failed(job, words))
+        board.ended(job, failed(words))
     assert f"failed: {words}" in screen.getvalue()

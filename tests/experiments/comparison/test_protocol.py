@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from metamirror.experiments.comparison.grid import SPLITS
-from metamirror.experiments.comparison.plan import Grid, Wanted, make_grid, make_rows
+from metamirror.experiments.comparison.plan import SPLITS, make_rows
 from metamirror.experiments.comparison.protocol import make_protocol
+from metamirror.experiments.comparison.spec import Spec
 from metamirror.methods import METHODS
 from metamirror.training.config import RunConfig
 from tests.runs import Pictures
@@ -16,16 +16,14 @@ def stream(split: str = "train") -> Pictures:
     return Pictures(split=split, shots=1, queries=1, seed=0, batch=1)
 
 
-def grid_of(methods: list[str], recipes="common", shots=(1, 5), **settings) -> Grid:
+def spec_of(methods: list[str], recipes="common", **settings) -> Spec:
     base = RunConfig(method="maml", width=4, **settings)
-    wanted = Wanted(base, methods, shots, recipes=recipes, controls=False)
-    return make_grid(wanted, stream())
+    return Spec(base, methods, (1, 5), recipes=recipes, controls=False)
 
 
-def line_of(grid: Grid, search=None) -> str:
-    streams = {(split, n): stream(split) for split in SPLITS for n in grid.wanted.shots}
-    protocol = make_protocol(grid, grid.cells(), streams, search)
-    return protocol["line"]
+def line_of(spec: Spec, search=None) -> str:
+    streams = {(split, n): stream(split) for split in SPLITS for n in spec.shots}
+    return make_protocol(spec, make_rows(spec, stream()), streams, search)["line"]
 
 
 # The paper's Table 1.
@@ -44,9 +42,8 @@ PAPER = {
 
 
 def published(**settings) -> dict[str, tuple[str | None, ...]]:
-    grid = grid_of(list(METHODS), **settings)
-    rows = make_rows(grid, grid.cells(), pictures=False)
-    return {m: tuple(r.published for r in rows if r.label == m) for m in METHODS}
+    rows = make_rows(spec_of(list(METHODS), **settings), stream())
+    return {m: tuple(r.published for r in rows if r.method == m) for m in METHODS}
 
 
 def test_the_papers_figures_stand_beside_those_of_its_own_tasks():
@@ -59,7 +56,7 @@ def test_beside_other_tasks_they_would_mislead(settings):
 
 
 def test_a_recipe_is_spelled_out():
-    line = line_of(grid_of(["maml", "blockiaf"], recipes="authors", iterations=3_000))
+    line = line_of(spec_of(["maml", "blockiaf"], recipes="authors", iterations=3_000))
     assert "Adam, outer rate 0.001; for blockiaf SGD, outer rate 0.001, Nesterov 0.9" in line
     assert "weight decay 0.0001, times 0.1 every 1,000;" in line
 
@@ -68,15 +65,15 @@ def test_the_step_sizes_that_a_search_chose_are_told():
     chosen = [("maml", 1, 0.1), ("maml", 5, 0.03), ("ecml", 1, None), ("anil", 1, 0.1)]
     rows = [{"label": label, "shots": shots, "lr": lr} for label, shots, lr in chosen]
     search = {"candidates": [0.1, 0.03], "tasks": 9, "iterations": 50, "geometry": [], "rows": rows}
-    line = line_of(grid_of(["maml"]), search)
+    line = line_of(spec_of(["maml"]), search)
     assert (
         "from {0.1, 0.03} by 9 validation tasks after 50 iterations (0.1, maml 5-shot 0.03);"
     ) in line
 
 
 def test_precision_and_skipped_steps_decide_numbers_too():
-    usual = line_of(grid_of(["maml"]))
+    usual = line_of(spec_of(["maml"]))
     assert "autocast" not in usual
     assert "skipped" not in usual
-    line = line_of(grid_of(["maml"], autocast="bf16", dtype="float64", on_nonfinite="skip"))
+    line = line_of(spec_of(["maml"], autocast="bf16", dtype="float64", on_nonfinite="skip"))
     assert "; bf16 autocast; float64; steps that are not finite are skipped;" in line

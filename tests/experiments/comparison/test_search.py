@@ -2,10 +2,11 @@
 
 import pytest
 
-from metamirror.experiments.comparison.entries import Entry
-from metamirror.experiments.comparison.grid import Cell, Rates, cell_of
-from metamirror.experiments.comparison.search import Search, at_the_edge, trials
+from metamirror.experiments.comparison.plan import make_rows
+from metamirror.experiments.comparison.search import Rates, Search, at_the_edge, best
+from metamirror.experiments.comparison.spec import Spec
 from metamirror.training.config import RunConfig
+from tests.experiments.comparison.test_protocol import stream
 
 
 def found(candidates: list[float], chosen: float) -> dict[str, object]:
@@ -33,10 +34,19 @@ def test_a_best_value_at_the_end_of_the_range_is_named(
 
 def test_a_geometry_that_is_held_still_is_a_choice_like_others() -> None:
     """Zero is no rate that is left to the default."""
-    base = RunConfig(method="metasgd", geometry_lr=0.5)
-    tried = trials([Cell("metasgd", base)], Search((0.1,), 1, 2, (0.0, 0.01)), {"metasgd": 1})
-    assert [trial.job.config["geometry_lr"] for trial in tried] == [0.0, 0.01]
-    entry = Entry("metasgd", "metasgd", "MetaSGD", "method")
+    spec = Spec(RunConfig("maml", width=4, geometry_lr=0.5), ["metasgd"], [1], controls=False)
+    (row,) = make_rows(spec, stream())
+    tried = Search((0.1,), 1, 2, (0.0, 0.01)).jobs(row)
+    assert [job.config["geometry_lr"] for job in tried.values()] == [0.0, 0.01]
     for rates, rate in ((Rates(0.1, 0.0), 0.0), (Rates(0.1), 0.5)):
-        cell = cell_of(entry, base, shots=1, seed=0, rates=rates, extra=1)
-        assert cell.config.geometry_lr == rate
+        (row,) = make_rows(spec, stream(), {("metasgd", 1): rates})
+        assert row.jobs[0].config["geometry_lr"] == rate
+
+
+def test_the_best_step_size_is_the_best_score():
+    assert best([{"lr": 0.1, "accuracy": 50.0}, {"lr": 0.2, "accuracy": 60.0}]) == Rates(0.2)
+    assert best(
+        [{"lr": 0.1, "mse": 0.5}, {"lr": 0.2, "mse": 0.6}, {"lr": 3, "mse": None}]
+    ) == Rates(0.1)
+    assert best([{"lr": 0.1, "accuracy": 60.0}, {"lr": 0.2, "accuracy": 60.0}]) == Rates(0.1)
+    assert best([{"lr": 0.1, "reason": "it diverged"}]) is None

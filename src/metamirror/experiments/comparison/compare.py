@@ -2,177 +2,147 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from metamirror.console import say, warn
-from metamirror.data import ImageTasks
-from metamirror.experiments.comparison import search as searching
-from metamirror.experiments.comparison.entries import BASELINE
-from metamirror.experiments.comparison.grid import Cell, Rates, open_streams, refuse_others
-from metamirror.experiments.comparison.jobs import (
-    Job,
-    Place,
-    Record,
-    done,
-    failed,
-    read_record,
-    write_record,
+from metamirror.experiments.comparison.jobs import Job, Record, failed, read_record, write_record
+from metamirror.experiments.comparison.launchers import Launcher
+from metamirror.experiments.comparison.plan import (
+    jobs_of,
+    make_rows,
+    open_streams,
+    refuse_other_settings,
 )
-from metamirror.experiments.comparison.local_pool import Pool
-from metamirror.experiments.comparison.plan import Grid, Row, Wanted, jobs_of, make_grid, make_rows
 from metamirror.experiments.comparison.protocol import make_protocol
-from metamirror.experiments.comparison.search import Search
-from metamirror.experiments.comparison.status_board import Board
-from metamirror.experiments.comparison.table import failures, make_table
-from metamirror.report import tables
-from metamirror.storage.atomic import write_atomically, write_json
+from metamirror.experiments.comparison.search import (
+    Search,
+    at_the_edge,
+    choose,
+    chosen_rates,
+    searched_rows,
+)
+from metamirror.experiments.comparison.spec import Spec
+from metamirror.experiments.comparison.status_board import StatusBoard
+from metamirror.experiments.comparison.table import BASELINE, Row, make_table
+from metamirror.storage.atomic import write_json
 from metamirror.storage.locks import locked
 from metamirror.training.device import choose_device
 from metamirror.training.interrupts import InterruptedRun
 
 LOCK = ".compare.lock"
+Table = dict[str, Any]
+Records = dict[str, Record]
 
 
 def compare(
-    wanted: Wanted, place: Place, *, jobs: int = 1, search: Search | None = None
-) -> dict[str, Any]:
-    """Trains and judges what is not finished yet, and writes the tables and the report.
+    spec: Spec, launcher: Launcher, write_table: Callable[[Path, Table], None] | None = None
+) -> Table:
+    """Train and evaluate what is not finished yet, write table.json, and return it.
 
     Started again it goes on where it stopped: finished runs are left alone, half-finished ones
-    resumed, failed ones tried again. With the same number of jobs, and so of threads, the table is
-    the same as without the stop.
+    resumed, failed ones tried again. With the same number of threads, the table is the same as
+    without the stop.
 
     Args:
-        wanted: rows, columns and settings.
-        place: the folder of the comparison, the device, the data.
-        jobs: runs at a time.
-        search: how to find the inner step sizes, if they are not given.
+        spec: rows, columns, settings, and the folder.
+        launcher: what runs the jobs.
+        write_table: writes the table into the folder in other forms, also when interrupted.
     """
-    if search is not None:
-        search.check()
+    if spec.search is not None:
+        spec.search.check()
     # Every run would fail for want of it, one after the other.
-    choose_device(place.device)
-    streams = open_streams(wanted.base, wanted.shots, place.data_dir)
-    stream = streams["train", wanted.shots[0]]
-    grid = make_grid(wanted, stream)
-    if wanted.controls and BASELINE not in wanted.methods:
+    choose_device(spec.device)
+    streams = open_streams(spec)
+    stream = streams["train", spec.shots[0]]
+    rows = make_rows(spec, stream)
+    if spec.controls and BASELINE not in spec.methods:
         warn(f"{BASELINE} is not among the methods: no differences to it, no features of its start")
-    with _claimed(place.out), Pool(place, jobs) as pool:
-        found = None if search is None else _search(grid, search, pool)
-        cells = grid.cells(_chosen(found))
-        refuse_others(cells, place.out)
-        rows = make_rows(grid, cells, pictures=isinstance(stream, ImageTasks))
-        protocol = make_protocol(grid, cells, streams, found)
+    if spec.out.exists() and not spec.out.is_dir():
+        raise ValueError(f"{spec.out} is a file: choose another folder with --out")
+    spec.out.mkdir(parents=True, exist_ok=True)
+    with locked(spec.out, LOCK):
+        found = None
+        if spec.search is not None:
+            found = _search(spec.search, rows, launcher, spec.out)
+            rows = make_rows(spec, stream, chosen_rates(found))
+        jobs = jobs_of(rows)
+        refuse_other_settings(jobs)
+        protocol = make_protocol(spec, rows, streams, found)
+        records = _read(jobs)
+
+        def finish() -> Table:
+            table = make_table(protocol, rows, records)
+            write_json(spec.out / "table.json", table)
+            if write_table is not None:
+                write_table(spec.out, table)
+            return table
+
         try:
-            lost = _without_step_size(cells, rows, found, place.out)
-            wanted_jobs = [job for job in jobs_of(rows) if job.name not in lost]
-            # The first seed of every row before the second of any.
-            order = {cell.name: i for i, cell in enumerate(cells)}
-            runs = [job for job in wanted_jobs if job.work == "run"]
-            runs.sort(key=lambda job: order[job.name])
-            _do("compare", runs, pool)
-            # The features of a start that did not come to be cannot be judged.
-            ready = {job.folder for job in runs if done(read_record(place.out, job))}
-            others = [job for job in wanted_jobs if job.work != "run"]
-            for job in others:
-                if job.folder not in (None, *ready):
-                    reason = f"the run in {job.folder} has failed"
-                    write_record(place.out, job.name, failed(job, reason))
-            _do("controls", [j for j in others if j.folder is None or j.folder in ready], pool)
+            runs = [job for job in jobs if job.work == "run"]
+            lost = _without_step_size(rows, found)
+            _fail(records, lost, lambda _: "every step size of the search failed: see search.json")
+            _do("compare", [job for job in runs if job not in lost], launcher, records)
+            # The features of a start that was not learned cannot be evaluated.
+            unready = {job.folder for job in runs if not records[job.name].done}
+            controls = [job for job in jobs if job.work != "run"]
+            lost = [job for job in controls if job.folder in unready]
+            _fail(records, lost, lambda job: f"the run in {job.folder} has failed")
+            _do("controls", [job for job in controls if job not in lost], launcher, records)
         except InterruptedRun:
-            write_tables(place.out, make_table(place.out, protocol, rows))
-            say(f"what is finished is in {place.out / 'table.md'}; the same command goes on")
+            finish()
+            say(f"what is finished is in {spec.out / 'table.json'}; the same command goes on")
             raise
-        table = make_table(place.out, protocol, rows)
-        write_tables(place.out, table)
-        write_page(place.out, data_dir=place.data_dir)
-        for name, record in failures(place.out, jobs_of(rows)).items():
-            warn(f"{name} failed: {record.reason}; the same command tries it again")
-    return table
+        for name, record in records.items():
+            if not record.done:
+                warn(f"{name} failed: {record.reason}; the same command tries it again")
+        return finish()
 
 
-def write_tables(out: Path, table: Mapping[str, Any]) -> None:
-    """table.json, .md, .csv and .tex."""
-    write_json(out / "table.json", table)
-    for name, text in (
-        ("table.md", tables.markdown(table)),
-        ("table.csv", tables.as_csv(table)),
-        ("table.tex", tables.latex(table)),
-    ):
-        write_atomically(out / name, text.encode())
+def _read(jobs: Sequence[Job]) -> Records:
+    return {job.name: record for job in jobs if (record := read_record(job)) is not None}
 
 
-def write_page(out: Path, **options: Any) -> None:
-    """report.html, over everything in the folder; options are those of `write_report`."""
-    # Plots are made with much that nothing else here needs.
-    from metamirror.report.page import write_report
-
-    write_report(out, **options)
+def _fail(records: Records, jobs: Sequence[Job], reason: Callable[[Job], str]) -> None:
+    """Record jobs as failed that are not started."""
+    for job in jobs:
+        records[job.name] = write_record(job, failed(reason(job)))
 
 
-@contextmanager
-def _claimed(out: Path) -> Iterator[None]:
-    """The folder, for one comparison at a time."""
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"{out} is a file: choose another folder with --out")
-    out.mkdir(parents=True, exist_ok=True)
-    with locked(out, LOCK):
-        yield
+def _do(title: str, jobs: Sequence[Job], launcher: Launcher, records: Records) -> None:
+    """Run the jobs that are not done yet, and keep their records."""
+    for job in jobs:
+        if (record := records.get(job.name)) is not None and not record.done:
+            say(f"{job.name} failed before ({record.reason}): it is tried again")
+            del records[job.name]
+    if left := [job for job in jobs if job.name not in records]:
+        with StatusBoard(title, jobs, records) as board:
+            launcher.run(left, board)
 
 
-def _do(title: str, jobs: Sequence[Job], pool: Pool) -> None:
-    """Does what is not done yet."""
-    records = {job.name: read_record(pool.place.out, job) for job in jobs}
-    finished = {name: r for name, r in records.items() if r is not None and done(r)}
-    for name, record in records.items():
-        if record is not None and not done(record):
-            say(f"{name} failed before ({record.reason}): it is tried again")
-    left = [job for job in jobs if job.name not in finished]
-    if left:
-        with Board(title, pool.place.out, jobs, finished) as board:
-            pool.run(left, board)
-
-
-def _search(grid: Grid, search: Search, pool: Pool) -> dict[str, Any]:
-    """Tries every step size for every row, and writes search.json."""
-    extra = {entry.runs: grid.extra[entry.label] for entry in grid.entries}
-    trials = searching.trials(grid.cells(), search, extra)
-    out = pool.place.out
+def _search(search: Search, rows: Sequence[Row], launcher: Launcher, out: Path) -> dict[str, Any]:
+    """Try every step size for every row, and write search.json."""
+    tried = [(row, search.jobs(row)) for row in searched_rows(rows)]
+    records = _read([job for _, jobs in tried for job in jobs.values()])
     # Once a row is trained with a choice, a trial that failed is not tried again: it might win.
-    open_still = [
-        trial.job
-        for trial in trials
-        if not (out / trial.cell).exists() or read_record(out, trial.job) is None
+    left = [
+        job
+        for row, jobs in tried
+        for job in jobs.values()
+        if job.name not in records or not (out / str(row.jobs[0].folder)).exists()
     ]
-    _do("search", open_still, pool)
-    tried = [(trial, read_record(out, trial.job) or Record({})) for trial in trials]
-    found = searching.choose(tried, search)
+    _do("search", left, launcher, records)
+    found = choose(search, tried, records)
     write_json(out / "search.json", found)
-    if edges := searching.at_the_edge(found):
+    if edges := at_the_edge(found):
         warn(f"the best step size is the smallest or largest tried of {', '.join(edges)}")
     return found
 
 
-def _chosen(found: Mapping[str, Any] | None) -> dict[tuple[str, int], Rates]:
-    rows = [] if found is None else found["rows"]
-    return {
-        (r["label"], r["shots"]): Rates(r["lr"], r["geometry_lr"])
-        for r in rows
-        if r["lr"] is not None
-    }
-
-
-def _without_step_size(
-    cells: Sequence[Cell], rows: Sequence[Row], found: Mapping[str, Any] | None, out: Path
-) -> set[str]:
-    """Runs of rows for which the whole search failed: on record as failed, not started."""
-    chosen = _chosen(found)
-    lost = {c.name for c in cells if found and (c.label, c.config.shots) not in chosen}
-    for job in jobs_of(rows):
-        if job.name in lost:
-            reason = "every step size of the search failed: see search.json"
-            write_record(out, job.name, failed(job, reason))
-    return lost
+def _without_step_size(rows: Sequence[Row], found: dict[str, Any] | None) -> list[Job]:
+    """Return the runs of rows for which the whole search failed."""
+    if found is None:
+        return []
+    chosen = chosen_rates(found)
+    return jobs_of([row for row in searched_rows(rows) if (row.method, row.shots) not in chosen])

@@ -1,29 +1,39 @@
-"""A piece of work for another process, and what is on record of it."""
+"""One training or evaluation to run, and the record that it leaves."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from metamirror.storage.atomic import read_json, write_json
+from metamirror.storage.atomic import read_json, to_json, write_json
+from metamirror.training.config import RunConfig
 from metamirror.training.evaluate import read_tasks
 
 RECORDS = "records"
+PLACE = ("out", "device", "data_dir")
 Work = Literal["run", "nearest mean of pixels", "nearest mean of features"]
 
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be done. Equal jobs have equal results.
+    """One training or evaluation. All of it is JSON, so that it can run anywhere.
+
+    Jobs that are equal, wherever they run, have equal results. By hand, from its description:
+
+        python -m metamirror.experiments.comparison.worker JOB.json
 
     Attributes:
-        name: what it is called on record and on the screen.
-        work: train a run and judge it, or judge a nearest class mean.
-        folder: of the run, below that of the comparison; for pixels, none.
+        name: what it is called in records and on the screen.
+        work: train a run and evaluate it, or evaluate a nearest class mean.
+        folder: of the run, below `out`; pixels have none.
         config: of the run: a `RunConfig` as a dict.
-        split: of the tasks on which it is judged.
+        split: of the tasks on which it is evaluated.
         tasks: how many of them; 0 to train only.
+        out: the folder of the comparison.
+        device: as in `train`.
+        data_dir: as in `train`.
     """
 
     name: str
@@ -32,21 +42,24 @@ class Job:
     config: dict[str, Any]
     split: str = "test"
     tasks: int = 600
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where work is done.
-
-    Attributes:
-        out: the folder of the comparison.
-        device: as in `train`.
-        data_dir: as in `train`.
-    """
-
-    out: Path
+    out: str = "."
     device: str = "auto"
-    data_dir: Path | None = None
+    data_dir: str | None = None
+
+    def line(self) -> str:
+        """Return its description, in one line."""
+        return to_json(asdict(self), indent=None)
+
+    def file(self, ending: str) -> Path:
+        """Return a file of its own; beside the runs, since a run folder holds a run only."""
+        return Path(self.out, RECORDS, f"{self.name}.{ending}")
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Everything that decides its result, as JSON has it."""
+        own = {key: value for key, value in asdict(self).items() if key not in PLACE}
+        found: dict[str, Any] = json.loads(to_json(own))
+        return found
 
 
 @dataclass(frozen=True)
@@ -54,51 +67,51 @@ class Record:
     """How a job ended.
 
     Attributes:
-        job: which.
         found: its figures; None if it failed.
         tasks_file: the results of single tasks, below the comparison's folder.
         reason: why it failed.
     """
 
-    job: dict[str, Any]
     found: dict[str, Any] | None = None
     tasks_file: str | None = None
     reason: str | None = None
 
-
-def log_file(out: Path, name: str) -> Path:
-    """Where a job's own words go."""
-    return out / RECORDS / f"{name}.log"
-
-
-def write_record(out: Path, name: str, record: Record) -> None:
-    """Beside the runs, not in them: a run folder holds a run and nothing else."""
-    (out / RECORDS).mkdir(parents=True, exist_ok=True)
-    write_json(out / RECORDS / f"{name}.json", asdict(record))
+    @property
+    def done(self) -> bool:
+        """Whether the job need not run again; one that failed is tried again."""
+        return self.found is not None
 
 
-def failed(job: Job, reason: str) -> Record:
-    """The record of a job that has failed. A reason stands in tables, and has one line there."""
-    return Record(asdict(job), reason=" ".join(reason.split()))
+def failed(reason: str) -> Record:
+    """Return the record of a job that failed; its reason has one line, since tables show it."""
+    return Record(reason=" ".join(reason.split()))
 
 
-def read_record(out: Path, job: Job) -> Record | None:
-    """The record of this very job; none, if it has not been done, or what it left is damaged."""
+def write_record(job: Job, record: Record) -> Record:
+    """Write how a job ended, and return it."""
+    job.file("json").parent.mkdir(parents=True, exist_ok=True)
+    write_json(job.file("json"), {"job": job.identity, **asdict(record)})
+    return record
+
+
+def read_record(job: Job) -> Record | None:
+    """Return the record of this very job; None if it has not run, or if what it left is damaged."""
     try:
-        record = Record(**read_json(out / RECORDS / f"{job.name}.json"))
+        values = read_json(job.file("json"))
+        same = _with_defaults(values.pop("job")) == _with_defaults(job.identity)
+        record = Record(**values)
         kinds = ((record.found, dict), (record.tasks_file, str), (record.reason, str))
-        if any(value is not None and not isinstance(value, kind) for value, kind in kinds):
+        if not same or any(not isinstance(v, kind) for v, kind in kinds if v is not None):
             return None
-        if record.job != asdict(job):
+        if record.tasks_file and len(read_tasks(Path(job.out, record.tasks_file))) != job.tasks:
             return None
-        if record.tasks_file is not None and len(read_tasks(out / record.tasks_file)) != job.tasks:
-            return None
-    except (TypeError, ValueError, OSError):
-        # What is not there or cannot be read is done again, and holds nobody up.
+    except (TypeError, ValueError, KeyError, AttributeError, OSError):
+        # What cannot be read is done again, and stops nothing else.
         return None
     return record
 
 
-def done(record: Record | None) -> bool:
-    """Whether a job need not be done again. One that failed is tried again."""
-    return record is not None and record.found is not None
+def _with_defaults(job: dict[str, Any]) -> dict[str, Any]:
+    """Fill in settings that are newer than the record."""
+    usual = json.loads(to_json(asdict(RunConfig(method=""))))
+    return {**job, "config": {**usual, **job["config"]}}

@@ -20,12 +20,12 @@ Represent = Callable[[Task], tuple[Tensor, Tensor]]
 
 
 def pixels(task: Task) -> tuple[Tensor, Tensor]:
-    """Pictures as they are."""
+    """Return images as they are."""
     return task.support.x.flatten(1), task.query.x.flatten(1)
 
 
 def features_of(learner: Learner) -> Represent:
-    """What the head reads at the learned start, before any step, normalised as in training."""
+    """Return what the head reads at the learned start, normalised as in training."""
     head = learner.model.get_submodule(head_of(learner.model))
 
     def represent(task: Task) -> tuple[Tensor, Tensor]:
@@ -49,8 +49,8 @@ def features_of(learner: Learner) -> Represent:
     return represent
 
 
-def judge_nearest_mean(stream: TaskStream, count: int, represent: Represent) -> list[TaskResult]:
-    """Accuracies on the first tasks of a stream, in the form in which runs have theirs."""
+def evaluate_nearest_mean(stream: TaskStream, count: int, represent: Represent) -> list[TaskResult]:
+    """Return accuracies on the first tasks of a stream, in the form that runs have."""
     results = []
     for i in range(count):
         task = stream.task(*divmod(i, stream.batch))
@@ -62,7 +62,7 @@ def judge_nearest_mean(stream: TaskStream, count: int, represent: Represent) -> 
 
 
 def nearest(support: Batch, query: Tensor) -> Tensor:
-    """The class whose mean is nearest, by Euclidean distance, for each query example."""
+    """Return, for each query example, the class whose mean is nearest by Euclidean distance."""
     labels = support.y.unique()
     means = torch.stack([support.x[support.y == label].mean(0) for label in labels])
     answers: Tensor = labels[torch.cdist(query, means).argmin(1)]

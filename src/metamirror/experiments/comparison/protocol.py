@@ -8,8 +8,9 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from metamirror.data import ImageTasks, TaskStream
-from metamirror.experiments.comparison.grid import SPLITS, Cell
-from metamirror.experiments.comparison.plan import Grid
+from metamirror.experiments.comparison.plan import SPLITS, network_of
+from metamirror.experiments.comparison.spec import Spec
+from metamirror.experiments.comparison.table import Row
 from metamirror.training.config import RunConfig
 
 OF_A_ROW = ("method", "shots", "seed", "lr")
@@ -17,46 +18,55 @@ OF_A_ROW = ("method", "shots", "seed", "lr")
 
 
 def make_protocol(
-    grid: Grid,
-    cells: Sequence[Cell],
+    spec: Spec,
+    rows: Sequence[Row],
     streams: Mapping[tuple[str, int], TaskStream],
     search: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """The fields of table.json's `protocol`; `line` says them to people."""
-    wanted, base = grid.wanted, grid.wanted.base
-    any_stream = streams["test", wanted.shots[0]]
+    """Return the fields of table.json's `protocol`; `line` says them to people."""
+    base = spec.base
+    any_stream = streams["test", spec.shots[0]]
+    trained = {
+        row.method: row for row in rows if all(job.work == "run" for job in row.jobs.values())
+    }
+    first = {
+        job.name: job.config
+        for row in rows
+        for seed, job in row.jobs.items()
+        if seed == 0 and job.work == "run"
+    }
     fields: dict[str, Any] = {k: v for k, v in asdict(base).items() if k not in OF_A_ROW}
     fields["ways"] = base.ways if isinstance(any_stream, ImageTasks) else None
-    fields["network"] = dict(grid.network)
+    fields["network"] = network_of(base, any_stream).config
     fields["example_shape"] = list(any_stream.example_shape)
     fields["data_identity"] = any_stream.identity
     fields["classes"] = {
         split: len(stream.classes)
         for split in SPLITS
-        if isinstance(stream := streams[split, wanted.shots[0]], ImageTasks)
+        if isinstance(stream := streams[split, spec.shots[0]], ImageTasks)
     }
-    fields["shots"] = list(wanted.shots)
-    fields["seeds"] = {entry.label: grid.seeds.of(entry.runs) for entry in grid.entries}
-    fields["lr"] = {c.name: c.config.lr for c in cells if c.config.seed == 0}
+    fields["shots"] = list(spec.shots)
+    fields["seeds"] = {label: len(row.jobs) for label, row in trained.items()}
+    fields["lr"] = {name: config["lr"] for name, config in first.items()}
     if search is not None and search["geometry"]:
-        fields["geometry_lr"] = {c.name: c.config.geometry_lr for c in cells if c.config.seed == 0}
+        fields["geometry_lr"] = {name: config["geometry_lr"] for name, config in first.items()}
     fields["search"] = None if search is None else {k: v for k, v in search.items() if k != "rows"}
-    fields["recipes"] = wanted.recipes
-    fields["own_recipes"] = {e.label: dict(e.outer) for e in grid.entries if e.outer}
-    fields["test_tasks"] = wanted.test_tasks
+    fields["recipes"] = spec.recipes
+    fields["own_recipes"] = {
+        label: dict(row.recipe) for label, row in trained.items() if row.recipe
+    }
+    fields["test_tasks"] = spec.test_tasks
     fields["weights"] = "best on validation tasks" if base.validate_every else "last"
     fields["interval"] = (
         "95 %; one seed: over tasks; several: over tasks and seeds, crossed, Student's t"
     )
-    fields["line"] = line(fields, grid, base, [] if search is None else search["rows"])
+    fields["line"] = line(fields, spec, [] if search is None else search["rows"])
     return fields
 
 
-def line(
-    fields: Mapping[str, Any], grid: Grid, base: RunConfig, found: Sequence[Mapping[str, Any]]
-) -> str:
-    """The protocol in words; `found` are the rows of a search for step sizes."""
-    shape, classes = fields["example_shape"], fields["classes"]
+def line(fields: Mapping[str, Any], spec: Spec, found: Sequence[Mapping[str, Any]]) -> str:
+    """Return the protocol in words; `found` are the rows of a search for step sizes."""
+    base, shape, classes = spec.base, fields["example_shape"], fields["classes"]
     words = [base.data]
     if classes:
         words.append("x".join(map(str, shape[1:])) + f" pixels, {shape[0]} channel(s)")
@@ -64,12 +74,12 @@ def line(
         words.append(f"{base.ways}-way")
     words.append(" and ".join(f"{n}-shot" for n in fields["shots"]))
     words.append(f"{base.queries} queries" + (" a class" if classes else ""))
-    network = grid.network
+    network = fields["network"]
     size = network.get("width", network.get("hidden"))
     words.append(f"{network['name']} of width {size}")
     steps = f"{base.steps} inner step" + ("" if base.steps == 1 else "s")
     words.append(steps + (", first order" if base.first_order else ""))
-    words.append(_step_sizes(fields, grid, found))
+    words.append(_step_sizes(fields, spec, found))
     words.append(f"{base.iterations:,} iterations of {base.tasks_per_step} tasks")
     words.append(_outer(base))
     recipes: dict[str, list[str]] = {}
@@ -93,15 +103,16 @@ def line(
         else "last weights, nothing selected"
     )
     words.append(f"{fields['test_tasks']} test tasks, the same for all rows")
-    counts = sorted(set(fields["seeds"].values()))
-    words.append("seeds: " + (str(counts[0]) if len(counts) == 1 else str(grid.seeds)))
+    counts = set(fields["seeds"].values())
+    seeds = spec.seeds_of(list(fields["seeds"])) if len(counts) > 1 else counts.pop()
+    words.append(f"seeds: {seeds}")
     return "; ".join(words) + "."
 
 
-def _step_sizes(fields: Mapping[str, Any], grid: Grid, found: Sequence[Mapping[str, Any]]) -> str:
+def _step_sizes(fields: Mapping[str, Any], spec: Spec, found: Sequence[Mapping[str, Any]]) -> str:
     search = fields["search"]
     if search is None:
-        return f"inner step size {grid.lr}"
+        return f"inner step size {spec.lr_of(list(fields['seeds']))}"
     beside = search["geometry"]
     return (
         f"inner step size for each row from {_tried(search['candidates'])}"
@@ -116,7 +127,7 @@ def _tried(rates: Sequence[float]) -> str:
 
 
 def _chosen(found: Sequence[Mapping[str, Any]], several: bool) -> str:
-    """What most rows have, and the others by name."""
+    """Return what most rows have, and the others by name."""
     known = [(row, _rates(row)) for row in found if row["lr"] is not None]
     if not known:
         return ""

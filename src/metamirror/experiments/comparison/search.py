@@ -7,22 +7,35 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from metamirror.experiments.comparison.grid import Cell, Rates
 from metamirror.experiments.comparison.jobs import Job, Record
+from metamirror.experiments.comparison.table import Row
+from metamirror.training.config import parse_config
 
 FOLDER = "search"
 
 
 @dataclass(frozen=True)
+class Rates:
+    """The step sizes that a search may choose: the inner one, the outer one of the geometry."""
+
+    lr: float
+    geometry_lr: float | None = None
+
+    def settings(self) -> dict[str, float]:
+        """Return the settings of a run that it decides. Zero holds the geometry still."""
+        return {key: value for key, value in asdict(self).items() if value is not None}
+
+
+@dataclass(frozen=True)
 class Search:
-    """A search: short runs of the first seed with each choice, judged on validation tasks.
+    """A search: short runs of the first seed with each choice, evaluated on validation tasks.
 
     Attributes:
         candidates: inner step sizes.
         iterations: of each run.
         tasks: validation tasks.
-        geometry: outer step sizes of what is learned beside the start, each tried with each of
-            the candidates by the rows that learn something there; none leaves it as it is.
+        geometry: outer learning rates of the geometry parameters, each tried with each of the
+            candidates by the rows that have such parameters; empty leaves it as it is.
     """
 
     candidates: tuple[float, ...]
@@ -31,7 +44,7 @@ class Search:
     geometry: tuple[float, ...] = ()
 
     def check(self) -> None:
-        """Refuses searches that find nothing."""
+        """Refuse searches that find nothing."""
         if len(self.candidates) < 2 and len(self.geometry) < 2:
             raise ValueError(f"search is {self.candidates}; give at least two step sizes")
         if self.iterations < 1:
@@ -39,75 +52,67 @@ class Search:
         if self.tasks < 2:
             raise ValueError(f"search_tasks is {self.tasks}; an interval needs at least 2")
 
-    def choices(self, extra: int) -> list[Rates]:
-        """What a row tries that learns so many parameters beside its start."""
-        beside: tuple[float | None, ...] = self.geometry if extra and self.geometry else (None,)
-        return [Rates(lr, rate) for lr in self.candidates for rate in beside]
+    def jobs(self, row: Row) -> dict[Rates, Job]:
+        """Return the short runs of a row by what they try, like the row's first run.
+
+        Nothing is selected inside a run: its last learner is evaluated.
+        """
+        rates = self.geometry if row.extra_parameters and self.geometry else (None,)
+        first = next(iter(row.jobs.values()))
+        found = {}
+        for choice in [Rates(lr, rate) for lr in self.candidates for rate in rates]:
+            own = {"iterations": self.iterations, "validate_every": 0, **choice.settings()}
+            config = parse_config(first.config | own, first.name)
+            # Before anything is trained: in its own process it would be one failed run of many.
+            config.check()
+            name = f"{first.name}-lr{choice.lr:g}"
+            if choice.geometry_lr is not None:
+                name += f"-geometry{choice.geometry_lr:g}"
+            found[choice] = replace(
+                first,
+                name=name,
+                folder=f"{FOLDER}/{name}",
+                config=asdict(config),
+                split="val",
+                tasks=self.tasks,
+            )
+        return found
 
 
-@dataclass(frozen=True)
-class Trial:
-    """One run of the search, and the folder of the first run that will have its outcome."""
-
-    label: str
-    shots: int
-    rates: Rates
-    job: Job
-    cell: str
-
-
-def trials(cells: Sequence[Cell], search: Search, extra: Mapping[str, int]) -> list[Trial]:
-    """The runs of a search for the first cell of each row and number of shots.
-
-    Nothing is selected inside a run: its last learner is judged.
-
-    Args:
-        cells: of the grid.
-        search: what to try.
-        extra: parameters beside the start, by row.
-    """
-    found: dict[tuple[str, int], Cell] = {}
-    for cell in cells:
-        found.setdefault((cell.label, cell.config.shots), cell)
-    return [
-        Trial(label, shots, rates, _job(cell, rates, search), cell.folder)
-        for (label, shots), cell in found.items()
-        for rates in search.choices(extra[label])
-    ]
+def searched_rows(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows that a search is for: those with runs of their own."""
+    found: dict[str, Row] = {}
+    for row in rows:
+        job = next(iter(row.jobs.values()))
+        if job.work == "run":
+            found.setdefault(job.name, row)
+    return list(found.values())
 
 
-def _job(cell: Cell, rates: Rates, search: Search) -> Job:
-    config = replace(
-        cell.config,
-        lr=rates.lr,
-        geometry_lr=rates.beside(cell.config.geometry_lr),
-        iterations=search.iterations,
-        validate_every=0,
-    )
-    # Here, before anything is trained: in its own process it would be one failed trial of many.
-    config.check()
-    name = f"{cell.name}-lr{rates.lr:g}"
-    if rates.geometry_lr is not None:
-        name += f"-geometry{rates.geometry_lr:g}"
-    return Job(name, "run", f"{FOLDER}/{name}", asdict(config), "val", search.tasks)
-
-
-def choose(tried: Sequence[tuple[Trial, Record]], search: Search) -> dict[str, Any]:
-    """What goes into search.json: every score, and the best step sizes of each row."""
-    rows: dict[tuple[str, int], dict[str, Any]] = {}
-    for trial, record in tried:
-        row = rows.setdefault(
-            (trial.label, trial.shots), {"label": trial.label, "shots": trial.shots, "scores": []}
+def choose(
+    search: Search, tried: Sequence[tuple[Row, Mapping[Rates, Job]]], records: Mapping[str, Record]
+) -> dict[str, Any]:
+    """Return what goes into search.json: every score, and the best step sizes of each row."""
+    rows = []
+    for row, jobs in tried:
+        scores = []
+        for rates, job in jobs.items():
+            record = records.get(job.name, Record())
+            scores.append({**asdict(rates), **(record.found or {"reason": record.reason})})
+        chosen = best(scores)
+        rows.append(
+            {
+                "label": row.method,
+                "shots": row.shots,
+                "scores": scores,
+                **({"lr": None} if chosen is None else asdict(chosen)),
+            }
         )
-        outcome = record.found or {"reason": record.reason}
-        row["scores"].append({**asdict(trial.rates), **outcome})
-    for row in rows.values():
-        row.update(asdict(found) if (found := best(row["scores"])) else {"lr": None})
-    return {**asdict(search), "split": "val", "rows": list(rows.values())}
+    return {**asdict(search), "split": "val", "rows": rows}
 
 
 def best(scores: Sequence[Mapping[str, Any]]) -> Rates | None:
-    """The step sizes with the highest accuracy or lowest error; the first of equals."""
+    """Return the step sizes with the highest accuracy or lowest error; the first of equals."""
 
     def worth(score: Mapping[str, Any]) -> float:
         value = score.get("accuracy", -score["mse"] if score.get("mse") is not None else None)
@@ -117,8 +122,18 @@ def best(scores: Sequence[Mapping[str, Any]]) -> Rates | None:
     return Rates(top["lr"], top.get("geometry_lr")) if worth(top) > -math.inf else None
 
 
+def chosen_rates(found: Mapping[str, Any] | None) -> dict[tuple[str, int], Rates]:
+    """Return what a search chose, by row and shots."""
+    rows = [] if found is None else found["rows"]
+    return {
+        (r["label"], r["shots"]): Rates(r["lr"], r["geometry_lr"])
+        for r in rows
+        if r["lr"] is not None
+    }
+
+
 def at_the_edge(found: Mapping[str, Any]) -> list[str]:
-    """Rows whose best inner step size is the smallest or largest tried: it may lie beyond.
+    """Return rows whose best inner step size is the smallest or largest tried: it may lie beyond.
 
     Of two candidates each is an end, which says nothing.
     """

@@ -14,51 +14,50 @@ from rich.markup import escape
 from rich.table import Table
 
 from metamirror.console import say
-from metamirror.experiments.comparison.jobs import Job, Record, log_file
-from metamirror.report.tables import plus_minus
+from metamirror.experiments.comparison.jobs import Job, Record
+from metamirror.experiments.comparison.table import DIGITS, plus_minus
 
 SECONDS_BETWEEN_LINES = 30.0
 SECONDS_BETWEEN_LOOKS = 1.0
 
 
-class Board:
+class StatusBoard:
     """One line a job: waiting, how far it has come, its result, or why it failed.
 
     Args:
         title: what is being done.
-        out: the folder of the comparison.
         jobs: all of them, in the order in which they are shown.
-        finished: records of those that were done before.
+        records: of those that were done before, by name; those that end are added.
     """
 
-    def __init__(self, title: str, out: Path, jobs: Sequence[Job], finished: dict[str, Record]):
-        self.title, self.out, self.jobs = title, out, jobs
-        self.states = {job.name: "" for job in jobs}
-        self.running: dict[str, float] = {}
+    def __init__(self, title: str, jobs: Sequence[Job], records: dict[str, Record]):
+        self.title, self.records = title, records
+        known = {job.name: records[job.name] for job in jobs if job.name in records}
+        self.states = {job.name: outcome(known.get(job.name)) for job in jobs}
+        self.running: dict[str, tuple[Job, float]] = {}
         self.durations: list[float] = []
-        for name, record in finished.items():
-            self.states[name] = outcome(record)
-        self.left = len(jobs) - len(finished)
+        self.left = len(jobs) - len(known)
         self.last = time.monotonic()
         self.live = (
             Live(console=Console(stderr=True), auto_refresh=False) if sys.stderr.isatty() else None
         )
         if self.live is None and self.left:
-            before = f", {len(finished)} are finished already" if finished else ""
+            before = f", {len(known)} are finished already" if known else ""
             say(f"{title}: {self.left} of {len(jobs)} to do{before}")
 
-    def __enter__(self) -> Board:
+    def __enter__(self) -> StatusBoard:
         if self.live is not None:
             self.live.start()
         return self
 
     def started(self, job: Job) -> None:
-        """A job has begun."""
-        self.running[job.name] = time.monotonic()
+        """Take note that a job has begun."""
+        self.running[job.name] = job, time.monotonic()
 
     def ended(self, job: Job, record: Record) -> None:
-        """A job is done, or has failed."""
-        self.durations.append(time.monotonic() - self.running.pop(job.name))
+        """Take note that a job is done, or has failed."""
+        self.records[job.name] = record
+        self.durations.append(time.monotonic() - self.running.pop(job.name)[1])
         self.states[job.name] = outcome(record)
         self.left -= 1
         if self.live is None:
@@ -67,14 +66,14 @@ class Board:
             self._draw()
 
     def tick(self) -> None:
-        """Some time has passed."""
+        """Show how far the jobs have come, now and then."""
         now = time.monotonic()
         pause = SECONDS_BETWEEN_LINES if self.live is None else SECONDS_BETWEEN_LOOKS
         if now - self.last < pause:
             return
         self.last = now
-        for name in self.running:
-            self.states[name] = last_line(log_file(self.out, name)) or "starting"
+        for name, (job, _) in self.running.items():
+            self.states[name] = last_line(job.file("log")) or "starting"
             if self.live is None:
                 say(f"{name}: {self.states[name]}")
         self._draw()
@@ -96,7 +95,7 @@ class Board:
         self.live.update(table, refresh=True)
 
     def _place(self, name: str, state: str) -> int:
-        """What goes on comes first and what waits comes last: a terminal may be too low for all."""
+        """Put what runs first and what waits last: a terminal may be too low for all."""
         if name in self.running:
             return 0
         return 1 if state.startswith("failed") else 2 if state else 3
@@ -111,23 +110,24 @@ class Board:
             self.live.stop()
 
 
-def outcome(record: Record) -> str:
-    """A record in a few words."""
+def outcome(record: Record | None) -> str:
+    """Return a record in a few words."""
+    if record is None:
+        return ""
     if record.found is None:
         return f"failed: {record.reason}"
-    for measure in ("accuracy", "mse"):
+    for measure in DIGITS:
         if measure in record.found:
-            found = record.found
-            return f"{measure} {plus_minus(measure, found[measure], found['ci95'])}"
+            value, half = record.found[measure], record.found["ci95"]
+            return f"{measure} {plus_minus(measure, value, half)}"
     return "done"
 
 
 def last_line(file: Path) -> str:
-    """The latest that a process has said, without reading all of it."""
+    """Return the last line of a log, without reading all of it."""
     try:
         with file.open("rb") as log:
             log.seek(max(0, file.stat().st_size - 500))
-            lines = log.read().decode(errors="replace").splitlines()
-    except FileNotFoundError:
+            return log.read().decode(errors="replace").splitlines()[-1]
+    except (FileNotFoundError, IndexError):
         return ""
-    return lines[-1] if lines else ""

@@ -1,86 +1,192 @@
-"""The table itself, from what the runs have left on disk."""
+"""The table: a row for each method and number of shots, from what the jobs have left on disk."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from metamirror.experiments.comparison.entries import BASELINE
-from metamirror.experiments.comparison.jobs import Job, Record, read_record
-from metamirror.experiments.comparison.plan import Row
+from metamirror.experiments.comparison.jobs import Job, Record
 from metamirror.experiments.statistics import Figures, estimate
 from metamirror.training.evaluate import read_tasks
 from metamirror.training.metrics_log import seconds_per_iteration
 
+Kind = Literal["method", "control"]
 BySeed = Mapping[int | None, Figures]
+BASELINE = "maml"
+"""What the other rows are compared with, task by task."""
+DIGITS = {"accuracy": 2, "mse": 4}
+MISSING = "–"
 
 
-def make_table(out: Path, protocol: Mapping[str, Any], rows: Sequence[Row]) -> dict[str, Any]:
-    """What goes into table.json.
+@dataclass(frozen=True)
+class Seed:
+    """What one run of a row came to; `seed` and `run` are None where nothing was trained."""
 
-    It is computed from files alone, so that it is the same however often the comparison was
-    stopped. Only `seconds_per_iteration` and `relative_to_maml` are wall-clock figures.
+    seed: int | None
+    value: float | None
+    ci95: float | None
+    run: str | None
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table, for one number of shots.
+
+    Attributes:
+        method: its label; a method's key, with options where there are some.
+        title: what people call it.
+        optimizer: the lower-level optimiser.
+        geometry: the loss geometry.
+        kind: whether it competes, or is a control.
+        shots: examples a class.
+        measure: what `value` is, "accuracy" in percent or "mse".
+        value: the mean over test tasks and seeds.
+        ci95: half its 95 % interval.
+        seeds: the same for each run.
+        published: what the paper's table lists, if it is about these tasks.
+        difference_to_maml: the paired difference, as in `difference`.
+        extra_parameters: what is learned beside the start.
+        seconds_per_iteration: by the runs' own clocks.
+        status: "done", "missing" or "failed".
+        reason: what is missing, or why it failed.
+        note: what a reader must know of it.
+        relative_to_maml: its time over MAML's.
+        bold: whether it is the best, or within the best one's interval.
+        jobs: what its figures come from, by seed. Not in the file, like `recipe`.
+        recipe: settings of the outer level in place of the common ones.
     """
-    measure = "accuracy" if protocol["classes"] else "mse"
-    figures = {(row.label, row.shots): _figures(out, row, measure) for row in rows}
-    table = []
-    for row in rows:
-        base = figures.get((BASELINE, row.shots), {})
-        table.append(_row(out, row, measure, figures[row.label, row.shots], base))
-    _add_relative_times(table)
-    _add_bold(table, measure)
-    return {"protocol": dict(protocol), "rows": table}
+
+    method: str
+    title: str
+    optimizer: str
+    geometry: str
+    kind: Kind
+    shots: int
+    measure: str = "accuracy"
+    value: float | None = None
+    ci95: float | None = None
+    seeds: tuple[Seed, ...] = ()
+    published: str | None = None
+    difference_to_maml: Mapping[str, Any] | None = None
+    extra_parameters: int | None = None
+    seconds_per_iteration: float | None = None
+    status: str = "missing"
+    reason: str | None = None
+    note: str | None = None
+    relative_to_maml: float | None = None
+    bold: bool = False
+    jobs: Mapping[int | None, Job] = field(default_factory=dict)
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the row as table.json has it."""
+        return {
+            **_measured(self, self.measure, ("measure", "jobs", "recipe")),
+            "seeds": [_measured(seed, self.measure) for seed in self.seeds],
+        }
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Row:
+        """Return the row that table.json describes; ValueError if it describes none."""
+        measure = "mse" if "mse" in values else "accuracy"
+        own = {"value" if key == measure else key: value for key, value in values.items()}
+        names = {f.name for f in fields(cls)} - {"jobs", "recipe"}
+        try:
+            seeds = tuple(
+                Seed(seed["seed"], seed[measure], seed["ci95"], seed["run"])
+                for seed in own.pop("seeds")
+            )
+            known = {key: value for key, value in own.items() if key in names}
+            return cls(**known, measure=measure, seeds=seeds)
+        except (TypeError, KeyError) as error:
+            raise ValueError(f"this is no row of a table: {error}") from error
 
 
-def _figures(out: Path, row: Row, measure: str) -> dict[int | None, Figures]:
-    """By seed, what was measured on each test task."""
-    found = {}
-    for seed, job in row.jobs.items():
-        record = read_record(out, job)
-        if record is None or record.found is None or record.tasks_file is None:
-            continue
-        results = read_tasks(out / record.tasks_file)
-        found[seed] = np.array([r.loss if measure == "mse" else r.accuracy for r in results])
-    return found
-
-
-def _row(out: Path, row: Row, measure: str, own: BySeed, base: BySeed) -> dict[str, Any]:
-    whole = estimate(np.stack(list(own.values()))) if own else None
-    status, reason = _status(out, row)
+def _measured(item: Row | Seed, measure: str, without: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the fields of a row or seed, its value under the name of what it measures."""
     return {
-        "method": row.label,
-        "title": row.title,
-        "optimizer": row.optimizer,
-        "geometry": row.geometry,
-        "kind": row.kind,
-        "shots": row.shots,
-        measure: None if whole is None else whole.mean,
-        "ci95": None if whole is None else whole.half,
-        "seeds": [
-            {
-                "seed": seed,
-                measure: (one := estimate(values[None])).mean,
-                "ci95": one.half,
-                "run": row.jobs[seed].folder,
-            }
-            for seed, values in own.items()
-        ],
-        "published": row.published,
-        "difference_to_maml": None if row.label == BASELINE else difference(own, base),
-        "extra_parameters": row.extra,
-        "seconds_per_iteration": _seconds(out, row),
-        "status": status,
-        "reason": reason,
-        "note": row.note,
+        measure if f.name == "value" else f.name: getattr(item, f.name)
+        for f in fields(item)
+        if f.name not in without
     }
 
 
+def plus_minus(measure: str, value: float | None, half: float | None) -> str:
+    """Return a figure with half its interval.
+
+    >>> plus_minus("accuracy", 48.701, 1.838)
+    '48.70 ± 1.84'
+    """
+    if value is None:
+        return MISSING
+    digits = DIGITS[measure]
+    return f"{value:.{digits}f}" + ("" if half is None else f" ± {half:.{digits}f}")
+
+
+def make_table(
+    protocol: Mapping[str, Any], rows: Sequence[Row], records: Mapping[str, Record]
+) -> dict[str, Any]:
+    """Return what goes into table.json.
+
+    It depends on the jobs' records alone, so that it is the same however often the comparison was
+    stopped. Only `seconds_per_iteration` and `relative_to_maml` are wall-clock figures.
+
+    Args:
+        protocol: what decides the figures.
+        rows: with their jobs.
+        records: by the name of the job.
+    """
+    measure = "accuracy" if protocol["classes"] else "mse"
+    figures = {(row.method, row.shots): _figures(row, records, measure) for row in rows}
+    filled = []
+    for row in rows:
+        own, base = figures[row.method, row.shots], figures.get((BASELINE, row.shots), {})
+        filled.append(_filled(replace(row, measure=measure), own, base, records))
+    times = {row.shots: row.seconds_per_iteration for row in filled if row.method == BASELINE}
+    for i, row in enumerate(filled):
+        time, other = row.seconds_per_iteration, times.get(row.shots)
+        filled[i] = replace(row, relative_to_maml=time / other if time and other else None)
+    return {"protocol": dict(protocol), "rows": [row.to_json() for row in with_bold(filled)]}
+
+
+def _figures(row: Row, records: Mapping[str, Record], measure: str) -> dict[int | None, Figures]:
+    """Return, by seed, what was measured on each test task."""
+    found = {}
+    for seed, job in row.jobs.items():
+        if (record := records.get(job.name)) is not None and record.tasks_file is not None:
+            results = read_tasks(Path(job.out, record.tasks_file))
+            found[seed] = np.array([r.loss if measure == "mse" else r.accuracy for r in results])
+    return found
+
+
+def _filled(row: Row, own: BySeed, base: BySeed, records: Mapping[str, Record]) -> Row:
+    whole = estimate(np.stack(list(own.values()))) if own else None
+    each = {seed: estimate(values[None]) for seed, values in own.items()}
+    times = [
+        seconds
+        for job in row.jobs.values()
+        if job.work == "run" and (seconds := seconds_per_iteration(Path(job.out, str(job.folder))))
+    ]
+    status, reason = _status(row, records)
+    return replace(
+        row,
+        value=None if whole is None else whole.mean,
+        ci95=None if whole is None else whole.half,
+        seeds=tuple(Seed(s, e.mean, e.half, row.jobs[s].folder) for s, e in each.items()),
+        difference_to_maml=None if row.method == BASELINE else difference(own, base),
+        seconds_per_iteration=statistics.median(times) if times else None,
+        status=status,
+        reason=reason,
+    )
+
+
 def difference(own: BySeed, base: BySeed) -> dict[str, Any] | None:
-    """A row less the baseline, with its paired 95 % interval.
+    """Return a row less the baseline, with its paired 95 % interval.
 
     Task by task, and seed by seed: runs of one seed share their start and their training tasks.
     What was not trained has no seed, and is paired with every run of the baseline.
@@ -96,55 +202,34 @@ def difference(own: BySeed, base: BySeed) -> dict[str, Any] | None:
     return {"mean": found.mean, "low": found.low, "high": found.high, "seeds": len(pairs)}
 
 
-def _status(out: Path, row: Row) -> tuple[str, str | None]:
-    """Done, if every seed is; a row that lost a seed says so, whatever its figures."""
-    records = {seed: read_record(out, job) for seed, job in row.jobs.items()}
-    failed = {seed: r.reason for seed, r in records.items() if r is not None and r.found is None}
+def _status(row: Row, records: Mapping[str, Record]) -> tuple[str, str | None]:
+    """Return "done" if every seed is; a row that lost a seed says so, whatever its figures."""
+    known = {s: records[job.name] for s, job in row.jobs.items() if job.name in records}
+    failed = {seed: record.reason for seed, record in known.items() if not record.done}
     if failed:
         return "failed", "; ".join(
-            reason or "" if seed is None else f"seed {seed}: {reason}"
+            str(reason) if seed is None else f"seed {seed}: {reason}"
             for seed, reason in failed.items()
         )
-    missing = [seed for seed, record in records.items() if record is None]
-    if missing:
-        return "missing", f"{len(missing)} of {len(records)} not done"
+    if missing := len(row.jobs) - len(known):
+        return "missing", f"{missing} of {len(row.jobs)} not done"
     return "done", None
 
 
-def _seconds(out: Path, row: Row) -> float | None:
-    found = [
-        seconds
-        for job in row.jobs.values()
-        if job.work == "run" and (seconds := seconds_per_iteration(out / str(job.folder)))
-    ]
-    return statistics.median(found) if found else None
+def with_bold(rows: Sequence[Row]) -> list[Row]:
+    """Mark the best of each number of shots, and all within its interval; controls no less."""
 
+    def worth(row: Row) -> float:
+        assert row.value is not None
+        return row.value if row.measure == "accuracy" else -row.value
 
-def _add_relative_times(table: list[dict[str, Any]]) -> None:
-    base = {r["shots"]: r["seconds_per_iteration"] for r in table if r["method"] == BASELINE}
-    for row in table:
-        own, other = row["seconds_per_iteration"], base.get(row["shots"])
-        row["relative_to_maml"] = own / other if own and other else None
-
-
-def _add_bold(table: list[dict[str, Any]], measure: str) -> None:
-    """The best of each number of shots, and all within its interval; controls no less."""
-    sign = 1 if measure == "accuracy" else -1
-    for row in table:
+    marked = []
+    for row in rows:
+        # An interval that is not finite decides nothing.
         rivals = [
-            r
-            for r in table
-            if r["shots"] == row["shots"] and r["status"] == "done" and r["ci95"] == r["ci95"]
+            r for r in rows if r.shots == row.shots and r.status == "done" and r.ci95 == r.ci95
         ]
-        best = max(rivals, key=lambda r: sign * r[measure], default=None)
-        row["bold"] = (
-            best is not None
-            and row in rivals
-            and sign * row[measure] >= sign * best[measure] - best["ci95"]
-        )
-
-
-def failures(out: Path, jobs: Sequence[Job]) -> dict[str, Record]:
-    """Jobs that have failed, by name."""
-    records = {job.name: read_record(out, job) for job in jobs}
-    return {name: r for name, r in records.items() if r is not None and r.found is None}
+        best = max(rivals, key=worth, default=None)
+        among = best is not None and row in rivals and worth(row) >= worth(best) - (best.ci95 or 0)
+        marked.append(replace(row, bold=among))
+    return marked

@@ -1,9 +1,9 @@
-"""A process that does jobs: one JSON document a line comes in, and one goes out for each.
+"""Runs jobs and writes their records: those in the files that are named, or one for each line.
 
-    python -m metamirror.experiments.comparison.worker
+    python -m metamirror.experiments.comparison.worker [JOB.json ...]
 
-An answer is the record of a job, failed or not, and whether this process is sound enough for more.
-When the process that gave the jobs is gone, this one ends at once, in the midst of a step if need
+Without files, one description a line comes in by standard input, and one line goes out for each
+job that has ended. If the launcher dies, the worker ends at once, in the middle of a step if need
 be: a run continues from its last checkpoint.
 """
 
@@ -16,20 +16,19 @@ import queue
 import sys
 import threading
 import traceback
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
 import metamirror as mm
-from metamirror.experiments.comparison.jobs import Job, Place, Record, failed, log_file
+from metamirror.experiments.comparison.jobs import Job, Record, failed, write_record
 from metamirror.experiments.comparison.nearest_mean import (
     Represent,
+    evaluate_nearest_mean,
     features_of,
-    judge_nearest_mean,
     pixels,
 )
 from metamirror.parallel.allocator import tune_allocator
-from metamirror.storage.atomic import to_json
 from metamirror.training.config import parse_config
 from metamirror.training.device import choose_device
 from metamirror.training.evaluate import (
@@ -43,43 +42,44 @@ from metamirror.training.evaluate import (
 )
 from metamirror.training.factory import build_stream, use_precision
 from metamirror.training.train import train
+from metamirror.training.user_modules import import_modules
 
 CONTROLS = "controls"
 
 
-def do(job: Job, place: Place) -> Record:
-    """Does a job. Whatever was done of it before is not done again."""
-    if job.work == "run":
-        return _train_and_judge(job, place)
-    return _judge_control(job, place)
+def do(job: Job) -> Record:
+    """Do a job. Whatever was done of it before is not done again."""
+    # First, since a method, a model or a data set may be the user's own.
+    import_modules(job.config.get("imports") or ())
+    data_dir = None if job.data_dir is None else Path(job.data_dir)
+    return (_train_and_evaluate if job.work == "run" else _evaluate_control)(job, data_dir)
 
 
-def _train_and_judge(job: Job, place: Place) -> Record:
-    assert job.folder is not None
-    run, config = place.out / job.folder, parse_config(job.config, job.name)
-    train(config, run, resume=True, device=place.device, data_dir=place.data_dir, processes=None)
+def _train_and_evaluate(job: Job, data_dir: Path | None) -> Record:
+    run, config = Path(job.out, str(job.folder)), parse_config(job.config, job.name)
+    train(config, run, resume=True, device=job.device, data_dir=data_dir, processes=None)
     if not job.tasks:
-        return Record(asdict(job), found={})
-    # Of a table only the last step matters; `convergence` looks at the others.
+        return Record(found={})
+    # A table shows the last step alone; `convergence` shows the others.
     found = evaluate_run(
         run,
         split=job.split,
         tasks=job.tasks,
         every_step=False,
-        device=place.device,
-        data_dir=place.data_dir,
+        device=job.device,
+        data_dir=data_dir,
     )
     file = f"{job.folder}/{FOLDER}/{evaluation_name(found)}.jsonl"
     # What is said to be finished must be there: a full disk lets an evaluation go unwritten.
-    results = read_tasks(place.out / file)
+    results = read_tasks(Path(job.out, file))
     figures = _figures(results)
-    odd = sum(not math.isfinite(result.loss) for result in results)
     if no_answer(results) or not math.isfinite(figures["ci95"]):
+        odd = sum(not math.isfinite(result.loss) for result in results)
         raise ValueError(
             f"it diverges: its error is not finite on {odd} of {job.tasks} {job.split} tasks; "
             f"lower lr ({config.lr})"
         )
-    return Record(asdict(job), figures, file)
+    return Record(figures, file)
 
 
 def no_answer(results: list[TaskResult]) -> bool:
@@ -87,75 +87,72 @@ def no_answer(results: list[TaskResult]) -> bool:
     return not any(math.isfinite(result.loss) for result in results)
 
 
-def _judge_control(job: Job, place: Place) -> Record:
+def _evaluate_control(job: Job, data_dir: Path | None) -> Record:
     config = parse_config(job.config, job.name)
-    stream = build_stream(config, job.split, batch=1, data_dir=place.data_dir)
+    stream = build_stream(config, job.split, batch=1, data_dir=data_dir)
     represent: Represent = pixels
     if job.folder is not None:
-        learner = mm.load(place.out / job.folder)
+        learner = mm.load(Path(job.out, job.folder))
         use_precision(learner, config)
-        represent = features_of(learner.to(choose_device(place.device)))
-    results = judge_nearest_mean(stream, job.tasks, represent)
+        represent = features_of(learner.to(choose_device(job.device)))
+    results = evaluate_nearest_mean(stream, job.tasks, represent)
     file = f"{CONTROLS}/{job.name}.jsonl"
-    (place.out / CONTROLS).mkdir(exist_ok=True)
-    write_tasks(place.out / file, results)
-    return Record(asdict(job), _figures(results), file)
+    Path(job.out, CONTROLS).mkdir(exist_ok=True)
+    write_tasks(Path(job.out, file), results)
+    return Record(_figures(results), file)
 
 
 def _figures(results: list[TaskResult]) -> dict[str, Any]:
     return {name: value for name, value in summary(results).items() if name != "loss"}
 
 
-def main() -> int:
-    """Does jobs until there are no more."""
+def main(files: Sequence[str]) -> int:
+    """Run jobs until there are no more, or until one leaves this process unfit for others."""
     tune_allocator()
     # Whatever else this process prints must not get between the answers.
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    orders: queue.SimpleQueue[str] = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(sys.stdin, orders), daemon=True).start()
-    while line := orders.get():
-        order = json.loads(line)
-        job, place = Job(**order["job"]), _place(order["place"])
-        with log_file(place.out, job.name).open("a") as log:
+    record = Record(found={})
+    for text in (Path(file).read_text("utf-8") for file in files) if files else _lines(sys.stdin):
+        job = Job(**json.loads(text))
+        job.file("log").parent.mkdir(parents=True, exist_ok=True)
+        with job.file("log").open("a") as log:
             os.dup2(log.fileno(), sys.stderr.fileno())
-        sound = True
         try:
-            record = do(job, place)
+            record = do(job)
         except ValueError as error:
             # A run that cannot go on, such as one that diverges.
-            record = failed(job, _here(error, place))
+            record = failed(_below(job.out, error))
         except KeyboardInterrupt as stop:
             return getattr(stop, "code", 130)
         except Exception as error:
-            # Out of memory, for example: what went wrong may have left its traces.
+            # Out of memory, for example: this process may not recover from it.
             traceback.print_exc()
-            sound = False
-            record = failed(job, f"{type(error).__name__}: {_here(error, place)}")
-        answer = {"record": asdict(record), "sound": sound}
-        print(to_json(answer, indent=None), file=answers, flush=True)
-    return 0
+            write_record(job, failed(f"{type(error).__name__}: {_below(job.out, error)}"))
+            return 1
+        write_record(job, record)
+        print(job.name, file=answers, flush=True)
+    return 0 if record.done else 1
 
 
-def _here(error: Exception, place: Place) -> str:
-    """A complaint with paths from the comparison's folder on: tables are read on other machines."""
-    return str(error).replace(f"{place.out}{os.sep}", "")
+def _below(out: str, error: Exception) -> str:
+    """Return an error's message with paths below the comparison: tables are read elsewhere too."""
+    return str(error).replace(f"{out}{os.sep}", "")
 
 
-def _place(words: dict[str, str | None]) -> Place:
-    data_dir = words["data_dir"]
-    assert words["out"] is not None
-    assert words["device"] is not None
-    return Place(Path(words["out"]), words["device"], None if data_dir is None else Path(data_dir))
+def _lines(file: TextIO) -> Iterator[str]:
+    """Yield lines as they come; end this process when there can be no more."""
+    lines: queue.SimpleQueue[str] = queue.SimpleQueue()
 
+    def listen() -> None:
+        for line in file:
+            lines.put(line)
+        os._exit(1)
 
-def _listen(orders_in: TextIO, orders: queue.SimpleQueue[str]) -> None:
-    for line in orders_in:
-        orders.put(line)
-        if not line.strip():
-            return
-    os._exit(1)
+    threading.Thread(target=listen, daemon=True).start()
+    while True:
+        yield lines.get()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from metamirror.experiments.comparison.table import plus_minus
 from metamirror.report.charts import Chart, Dot, dot_chart
 from metamirror.report.collect import MOST_WORDS, entries, mapping, number, text
 from metamirror.report.styles import style_of
-from metamirror.report.tables import Cell, Column, Table, lay_out, measure_of, plus_minus
+from metamirror.report.tables import Cell, Column, Table, lay_out, measure_of
 
 ENDS = ("mean", "low", "high")
 

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from metamirror.experiments.comparison.entries import make_entries, read_methods, recipe
-from metamirror.experiments.comparison.grid import Cell, Rates, read_per_row
-from metamirror.experiments.comparison.search import best
+from metamirror.experiments.comparison.plan import recipe, run_job, trained_rows
+from metamirror.experiments.comparison.spec import Spec, read_methods, read_per_row
 from metamirror.methods import METHODS
 from metamirror.training.config import RunConfig, difference, load_config
 
@@ -18,7 +17,7 @@ CONFIGS = Path(__file__).parents[3] / "configs"
 
 def labels(*methods: str, **options) -> list[str]:
     options = {"recipes": "common", "controls": True, **options}
-    return [entry.label for entry in make_entries(methods, 60_000, **options)]
+    return [row.label for row in trained_rows(methods, 60_000, **options)]
 
 
 @pytest.mark.parametrize("shots", [1, 5])
@@ -49,20 +48,21 @@ def test_controls_come_last_and_can_be_left_out():
 def test_what_would_be_trained_twice_is_trained_once():
     """Where one optimiser serves all, MetaSGD trained as blockIAF is MetaSGD."""
     for recipes, twin in (("common", "metasgd"), ("authors", None)):
-        entries = make_entries(["metasgd", "blockiaf"], 60_000, recipes=recipes, controls=True)
-        assert entries[-1].same_as == twin
-        assert entries[-1].outer == entries[1].outer
-        assert entries[0].outer == {}
-    (*_, alone) = make_entries(["blockiaf"], 60_000, recipes="common", controls=True)
-    assert (alone.same_as, alone.runs) == (None, "metasgd-as-blockiaf")
+        rows = trained_rows(["metasgd", "blockiaf"], 60_000, recipes=recipes, controls=True)
+        assert rows[-1].runs == (twin or rows[-1].label)
+        assert rows[-1].recipe == rows[1].recipe
+        assert rows[0].recipe == {}
+    (*_, alone) = trained_rows(["blockiaf"], 60_000, recipes="common", controls=True)
+    assert alone.runs == alone.label == "metasgd-as-blockiaf"
 
 
 def test_variants_of_a_method_are_rows_of_their_own():
-    (entry, *_) = make_entries(["blockiaf:variant=released"], 9, recipes="authors", controls=False)
-    assert entry.title == "blockIAF mirror descent (variant=released)"
-    assert entry.outer["optimizer"] == "sgd"
-    cell = Cell(entry.runs, RunConfig(method=entry.method, shots=5, seed=2))
-    assert cell.folder == "cells/blockiaf-variant-released-5shot-seed2"
+    (row, *_) = trained_rows(["blockiaf:variant=released"], 9, recipes="authors", controls=False)
+    assert row.title == "blockIAF mirror descent (variant=released)"
+    assert row.recipe["optimizer"] == "sgd"
+    config = RunConfig(method=row.method, shots=5, seed=2)
+    job = run_job(Spec(config, [], []), row.runs, config)
+    assert job.folder == "cells/blockiaf-variant-released-5shot-seed2"
 
 
 def test_values_for_some_rows():
@@ -76,12 +76,3 @@ def test_values_for_some_rows():
 def test_a_second_value_is_not_taken_in_place_of_the_first(words: str):
     with pytest.raises(ValueError, match="given twice"):
         read_per_row("lr", words, 0.01, ["maml", "metasgd"])
-
-
-def test_the_best_step_size_is_the_best_score():
-    assert best([{"lr": 0.1, "accuracy": 50.0}, {"lr": 0.2, "accuracy": 60.0}]) == Rates(0.2)
-    assert best(
-        [{"lr": 0.1, "mse": 0.5}, {"lr": 0.2, "mse": 0.6}, {"lr": 3, "mse": None}]
-    ) == Rates(0.1)
-    assert best([{"lr": 0.1, "accuracy": 60.0}, {"lr": 0.2, "accuracy": 60.0}]) == Rates(0.1)
-    assert best([{"lr": 0.1, "reason": "it diverged"}]) is None

@@ -1,0 +1,116 @@
+"""What the user asked to compare, read from the words of a command line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, Literal, TypeVar
+
+from metamirror.core.option_spec import convert
+from metamirror.experiments.comparison.search import Search
+from metamirror.methods import METHODS, find_method
+from metamirror.training.config import RunConfig
+
+Value = TypeVar("Value", int, float)
+Recipes = Literal["common", "authors"]
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What is to be compared, and where.
+
+    Attributes:
+        base: the settings that all runs share.
+        methods: as in `read_methods`.
+        shots: one column group each.
+        out: the folder of the comparison.
+        seeds: how many, from 0 on; as in `1,maml=3`.
+        lr: inner step sizes; as in `0.05,maml=0.1`.
+        recipes: whether methods are trained alike or as their authors trained them.
+        controls: whether to add the control rows.
+        test_tasks: on which all rows are evaluated.
+        search: how to find the step sizes, if they are not given.
+        device: as in `train`.
+        data_dir: as in `train`.
+    """
+
+    base: RunConfig
+    methods: Sequence[str]
+    shots: Sequence[int]
+    out: Path = Path()
+    seeds: str = "1"
+    lr: str = ""
+    recipes: Recipes = "common"
+    controls: bool = True
+    test_tasks: int = 600
+    search: Search | None = None
+    device: str = "auto"
+    data_dir: Path | None = None
+
+    def seeds_of(self, labels: Sequence[str]) -> PerRow[int]:
+        """Return how many seeds each row has."""
+        seeds = read_per_row("seeds", self.seeds, 1, labels)
+        if few := [n for n in (seeds.common, *seeds.apart.values()) if n < 1]:
+            raise ValueError(f"seeds is {few[0]}; it must be at least 1")
+        return seeds
+
+    def lr_of(self, labels: Sequence[str]) -> PerRow[float]:
+        """Return the inner step size of each row."""
+        return read_per_row("lr", self.lr, self.base.lr, labels)
+
+
+@dataclass(frozen=True)
+class PerRow(Generic[Value]):
+    """One value for all rows, and others for some of them."""
+
+    common: Value
+    apart: Mapping[str, Value]
+
+    def of(self, label: str) -> Value:
+        """Return the value of a row."""
+        return self.apart.get(label, self.common)
+
+    def __str__(self) -> str:
+        return ", ".join([str(self.common), *(f"{k}: {v}" for k, v in self.apart.items())])
+
+
+def read_per_row(name: str, words: str, common: Value, labels: Sequence[str]) -> PerRow[Value]:
+    """Return values from words such as `0.05,maml=0.1`: one for all, then exceptions by row."""
+    given: dict[str, Value] = {}
+    for word in filter(None, (w.strip() for w in words.split(","))):
+        label, equals, value = word.rpartition("=")
+        whose = f"{name} of {label}" if equals else name
+        if equals and label not in labels:
+            raise ValueError(f"{name} is given for {label!r}; the rows are {', '.join(labels)}")
+        if label in given:
+            # Such as 0,1,2, meant as a list: none of them may be dropped in silence.
+            raise ValueError(
+                f"{whose} is given twice in {words!r}; give one for all rows, then exceptions by "
+                f"row, as in 1,maml=3"
+            )
+        given[label] = convert(whose, value, type(common))
+    return PerRow(given.pop("", common), given)
+
+
+def read_numbers(name: str, words: str, kind: type[Value]) -> tuple[Value, ...]:
+    """Return numbers from a list such as `1,5`, none of them twice."""
+    found = tuple(convert(name, word.strip(), kind) for word in words.split(",") if word.strip())
+    if not found or len(set(found)) < len(found):
+        raise ValueError(f"{name} is {words!r}; give numbers such as 1,5, each once")
+    return found
+
+
+def read_methods(words: str) -> list[str]:
+    """Return methods from a list such as `maml,blockiaf:variant=released`; `all` is all of them."""
+    names = [word.strip() for word in words.split(",") if word.strip()]
+    if names == ["all"]:
+        return list(METHODS)
+    if not names:
+        raise ValueError(f"methods is {words!r}; give all, or names such as maml,metasgd")
+    for name in names:
+        method, options = find_method(name)
+        method.make_options(options)
+        if names.count(name) > 1:
+            raise ValueError(f"methods names {name} twice")
+    return names
