@@ -93,9 +93,9 @@ def test_an_array_that_stands_twice_is_one_array(protocol: int):
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_ordered_dicts_stay_ordered(protocol: int):
+def test_ordered_dicts_keep_their_order(protocol: int):
     value = OrderedDict([("b", 1), ("a", np.int64(2)), (("t", 3), [4])])
-    assert same(load(pickle.dumps(value, protocol), "a.pkl"), value)
+    assert same(load(pickle.dumps(value, protocol), "a.pkl"), dict(value))
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -131,9 +131,6 @@ def test_the_pickles_of_python_2_are_read():
     expected = pickle.loads(PYTHON_2, encoding="bytes")
     assert same(expected[b"data"], raw)
     assert same(load(PYTHON_2, "train"), expected)
-    expected = pickle.loads(PYTHON_2, encoding="latin1")
-    assert same(expected["data"], raw)
-    assert same(load(PYTHON_2, "train", encoding="latin1"), expected)
 
 
 def test_the_oldest_protocol_is_read():
@@ -335,13 +332,12 @@ def test_what_is_copied_often_is_refused():
         load(b"\x80\x02(" + word + again + b"t.", "a.pkl")
 
 
-def test_bytes_of_many_arrays_that_are_one_string_are_refused():
+def test_arrays_of_the_same_bytes_are_views_of_them():
     word = b"T" + struct.pack("<i", 10**6) + b"x" * 10**6 + b"q\x00"
     one = hostile(b"I1000000\n", dtype("u1"), b"h\x00")[:-1]
-    program = b"(" + word + one * 50 + b"t."
-    assert len(load(program, "a.pkl")) == 51, "as bytes they are views of the same"
-    with pytest.raises(UnsafePickle, match="grow"):
-        load(program, "a.pkl", encoding="latin1")
+    raw, *arrays = load(b"(" + word + one * 50 + b"t.", "a.pkl")
+    assert len(arrays) == 50
+    assert all(np.shares_memory(array, np.frombuffer(raw, np.uint8)) for array in arrays)
 
 
 def test_too_many_containers_or_memories_are_refused(monkeypatch):
@@ -411,24 +407,31 @@ def test_changed_bytes_give_plain_data_or_a_named_error(data: st.DataObject):
         else:
             content[place:place] = content[place : place + data.draw(st.integers(0, 30))]
     with contextlib.suppress(DamagedPickle, UnsafePickle):
-        value = load(
-            bytes(content), "a.pkl", encoding=data.draw(st.sampled_from(["bytes", "latin1"]))
-        )
+        value = load(bytes(content), "a.pkl")
         repr(value)  # nothing that crashes when it is looked at
 
 
-def test_real_pickle_is_never_called(monkeypatch):
+def test_nothing_is_imported_and_no_other_reader_is_used(monkeypatch):
     def never(*_: object, **__: object) -> None:
-        raise AssertionError("pickle was called")
+        raise AssertionError("it was called")
 
     data = pickle.dumps({"a": ARRAYS[0], "b": [1.5, "x"]})
-    for module, name in ((pickle, "loads"), (pickle, "Unpickler"), (builtins, "__import__")):
+    for module, name in (
+        (pickle, "loads"),
+        (pickle, "Unpickler"),
+        (pickle._Unpickler, "find_class"),
+        (builtins, "__import__"),
+    ):
         monkeypatch.setattr(module, name, never)
     value = load(data, "a.pkl")
     monkeypatch.undo()
     assert same(value, {"a": ARRAYS[0], "b": [1.5, "x"]})
 
 
-def test_an_unknown_encoding_is_refused():
-    with pytest.raises(ValueError, match="utf8"):
-        load(b"N.", "a.pkl", encoding="utf8")
+def test_every_instruction_that_could_build_an_object_is_missing():
+    building = {"INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "EXT1", "EXT2", "EXT4"}
+    others = {"PERSID", "BINPERSID", "NEXT_BUFFER", "READONLY_BUFFER"}
+    sets = {"EMPTY_SET", "ADDITEMS", "FROZENSET"}
+    known = {code.name for code in pickletools.opcodes}
+    allowed = {c.name for c in pickletools.opcodes if ord(c.code) in safe_pickle._Reader.dispatch}
+    assert known - allowed == building | others | sets | {"DUP"}
