@@ -19,7 +19,7 @@ from metamirror.data.own_folder import (
     fingerprint,
     parse_folder,
 )
-from metamirror.data.readers.archive import open_source
+from metamirror.data.readers.source import open_source
 from metamirror.data.readers.images import SUFFIXES, fit
 from metamirror.data.store import Rows, Store, data_home
 

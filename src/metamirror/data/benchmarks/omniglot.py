@@ -12,7 +12,7 @@ import numpy as np
 from metamirror.data.benchmarks.benchmark import Benchmark, Download
 from metamirror.data.image_set import ImageClass, with_quarter_turns
 from metamirror.data.installing.layouts import Found, Members, picture_names
-from metamirror.data.readers.archive import Source
+from metamirror.data.readers.source import Source
 
 PLACE = re.compile(r"images_(background|evaluation)/([^/]+)/(character\d+)/[^/]+$")
 ADDRESS = "https://raw.githubusercontent.com/brendenlake/omniglot/master/python/"

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metamirror.data.addressing import SPLITS
-from metamirror.data.readers.archive import Source
+from metamirror.data.readers.source import Source
 from metamirror.data.readers.images import SUFFIXES
 
 Key = tuple[str, int]

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from metamirror.data.readers.packed import LARGE, bounded, check_readable, damage, most_of
+from metamirror.data.readers.archives import LARGE, bounded, check_readable, damage, most_of
 
 
 def read_npz(content: bytes, key: str, name: str) -> NDArray[Any]:

@@ -10,13 +10,12 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
-from metamirror.data.readers.packed import LIMIT, MAX_ENTRIES, Packed, Tar, Zip, bounded, visible
+from metamirror.data.readers.archives import LIMIT, MAX_ENTRIES, Archive, Tar, Zip, bounded, visible
 
 _SUFFIXES = re.compile(r"\.(zip|tar|tgz|tbz2?|txz|tar\.(gz|bz2|xz))$", re.IGNORECASE)
 
@@ -39,10 +38,10 @@ class Source:
         files: the files on disk that hold everything, for checksums.
     """
 
-    def __init__(self, path: Path, plain: dict[str, Path], packed: dict[str, Packed]):
+    def __init__(self, path: Path, plain: dict[str, Path], archives: dict[str, Archive]):
         self.path = path
-        self._plain, self._packed = plain, packed
-        self.files: list[Path] = sorted([*plain.values(), *(part.path for part in packed.values())])
+        self._plain, self._archives = plain, archives
+        self.files = sorted([*plain.values(), *(archive.path for archive in archives.values())])
 
     @cached_property
     def names(self) -> list[str]:
@@ -52,8 +51,8 @@ class Source:
             ValueError: an archive is damaged, holds something unsafe, or nothing at all.
         """
         names = list(self._plain)
-        for prefix, part in self._packed.items():
-            names += [prefix + name for name in part.names]
+        for prefix, archive in self._archives.items():
+            names += [prefix + name for name in archive.index]
         for name in names:
             try:
                 name.encode()
@@ -64,7 +63,7 @@ class Source:
         return sorted(names)
 
     def read(self, name: str, limit: int = LIMIT) -> bytes:
-        """The bytes of one file. In a compressed tar this may be slow: see `read_many`.
+        """Return the bytes of one file. In a compressed tar this may be slow: see `read_many`.
 
         Args:
             name: one of `names`.
@@ -75,7 +74,7 @@ class Source:
     def read_many(
         self, names: Iterable[str], limit: int = LIMIT, *, tolerant: bool = False
     ) -> Iterator[tuple[str, bytes]]:
-        """Each of some files once, in the order in which the archives hold them.
+        """Yield each of some files once, in the order in which the archives hold them.
 
         A compressed tar has to be decompressed from its beginning to reach an entry, so that 12,000
         calls of `read` in any order would take hours where this takes one pass.
@@ -85,55 +84,38 @@ class Source:
             limit: the most bytes that one of them may have.
             tolerant: whether a damaged entry of a zip comes without its bytes, and is no error.
         """
-        wanted: dict[str, set[str]] = {prefix: set() for prefix in self._packed}
-        plain = set()
+        plain, packed = set[str](), {prefix: set[str]() for prefix in self._archives}
         for name in names:
             if name in self._plain:
                 plain.add(name)
+                continue
+            for prefix, archive in self._archives.items():
+                if name.startswith(prefix) and name[len(prefix) :] in archive.index:
+                    packed[prefix].add(name[len(prefix) :])
+                    break
             else:
-                prefix, inner = self._place(name)
-                wanted[prefix].add(inner)
-        return self._read(sorted(plain), wanted, limit, tolerant)
-
-    def _read(
-        self, plain: Sequence[str], wanted: dict[str, set[str]], limit: int, tolerant: bool
-    ) -> Iterator[tuple[str, bytes]]:
-        for name in plain:
+                some = ", ".join(repr(known) for known in self.names[:3])
+                raise ValueError(
+                    f"{self.path} holds no {name!r}; it holds {len(self.names):,} files, such as "
+                    f"{some}"
+                )
+        for name in sorted(plain):
             with self._plain[name].open("rb") as file:
                 yield name, bounded(file, limit, f"{name} in {self.path}")
-        for prefix, inner in wanted.items():
-            if inner:
-                for name, data in self._packed[prefix].read(inner, limit, tolerant=tolerant):
-                    yield prefix + name, data
-
-    def _place(self, name: str) -> tuple[str, str]:
-        for prefix, part in self._packed.items():
-            if name.startswith(prefix) and name[len(prefix) :] in part.names:
-                return prefix, name[len(prefix) :]
-        some = ", ".join(repr(known) for known in self.names[:3])
-        raise ValueError(
-            f"{self.path} holds no {name!r}; it holds {len(self.names):,} files, such as {some}"
-        )
-
-    def close(self) -> None:
-        """Closes the archives. One that is asked again is opened again."""
-        for part in self._packed.values():
-            part.close()
+        for prefix, inner in packed.items():
+            for name, data in self._archives[prefix].read(inner, limit, tolerant=tolerant):
+                yield prefix + name, data
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
+    def __exit__(self, *error: object) -> None:
+        for archive in self._archives.values():
+            archive.opened.close()
 
 
 def open_source(path: Path, *, look_into_archives: bool = True) -> Source:
-    """A view of a folder, a zip, a tar (plain, gz, bz2, xz) or a single file, by its suffix.
+    """Open a folder, a zip, a tar (plain, gz, bz2, xz) or a single file, by its suffix.
 
     Hidden files, `__MACOSX` and directories are left out. Symbolic links inside a folder are
     followed as long as they stay in it.
@@ -150,31 +132,27 @@ def open_source(path: Path, *, look_into_archives: bool = True) -> Source:
         raise ValueError(f"there is no {path}; give a folder, a zip, a tar or a single file")
     if not path.is_dir():
         _check_regular(path)
-        if _is_archive(path.name):
+        if _SUFFIXES.search(path.name):
             return Source(path, {}, {"": _archive(path)})
         return Source(path, {path.name: path}, {})
-    plain: dict[str, Path] = {}
-    packed: dict[str, Packed] = {}
-    for name, file in sorted(_walk(path)):
-        if look_into_archives and "/" not in name and _is_archive(name):
-            packed[name + "/"] = _archive(file)
-        else:
-            plain[name] = file
-    if not plain and not packed:
+    files = dict(sorted(_walk(path)))
+    inside = {
+        name: file
+        for name, file in files.items()
+        if look_into_archives and "/" not in name and _SUFFIXES.search(name)
+    }
+    plain = {name: file for name, file in files.items() if name not in inside}
+    if not files:
         raise ValueError(f"{path} is empty; give a folder that holds files, or an archive")
-    return Source(path, plain, packed)
+    return Source(path, plain, {f"{name}/": _archive(file) for name, file in inside.items()})
 
 
-def _is_archive(name: str) -> bool:
-    return _SUFFIXES.search(name) is not None
-
-
-def _archive(path: Path) -> Packed:
+def _archive(path: Path) -> Archive:
     return Zip(path) if path.suffix.lower() == ".zip" else Tar(path)
 
 
 def _walk(root: Path) -> Iterator[tuple[str, Path]]:
-    """Names and paths of all visible files under a folder."""
+    """Yield names and paths of all visible files under a folder."""
     home = root.resolve()
     # Each folder comes with the real folders that lead to it: a link to one of them is a circle.
     waiting: list[tuple[str, tuple[Path, ...]]] = [("", (home,))]
@@ -186,18 +164,17 @@ def _walk(root: Path) -> Iterator[tuple[str, Path]]:
                 seen += 1
                 if seen > MAX_ENTRIES:
                     raise ValueError(f"{root} holds more than {MAX_ENTRIES:,} files; split it")
-                name = prefix + entry.name
+                name, path = prefix + entry.name, Path(entry.path)
                 if not visible([entry.name]):
                     continue
-                real = _inside(home, Path(entry.path)) if entry.is_symlink() else None
-                if entry.is_dir():
-                    real = real or above[-1] / entry.name
-                    if real in above:
-                        raise ValueError(f"the link {entry.path} leads in a circle; remove it")
-                    waiting.append((name + "/", (*above, real)))
+                real = _inside(home, path) if entry.is_symlink() else above[-1] / entry.name
+                if not entry.is_dir():
+                    _check_regular(path)
+                    yield name, path
+                elif real in above:
+                    raise ValueError(f"the link {entry.path} leads in a circle; remove it")
                 else:
-                    _check_regular(Path(entry.path))
-                    yield name, Path(entry.path)
+                    waiting.append((name + "/", (*above, real)))
 
 
 def _inside(home: Path, link: Path) -> Path:
