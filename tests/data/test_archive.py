@@ -19,8 +19,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from metamirror.data.readers import archives
-from metamirror.data.readers.source import open_source
 from metamirror.data.readers.archives import DamagedArchive, RefusedFile
+from metamirror.data.readers.source import open_source
 
 FILES = {"images/b.jpg": b"bee" * 500, "images/a.jpg": b"ay", "train.csv": b"filename,label\n"}
 NOISE = {"__MACOSX/images/._a.jpg": b"x", ".DS_Store": b"x", "images/.hidden/c.jpg": b"x"}

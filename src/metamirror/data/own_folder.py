@@ -12,8 +12,8 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from metamirror.data.installing.layouts import Found, Members, picture_names, split_folders
-from metamirror.data.readers.source import Source
 from metamirror.data.readers.images import BadPicture, is_grey
+from metamirror.data.readers.source import Source
 from metamirror.storage.atomic import expanded
 
 FOLDER_SIZE = 84

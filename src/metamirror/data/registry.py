@@ -19,8 +19,8 @@ from metamirror.data.own_folder import (
     fingerprint,
     parse_folder,
 )
-from metamirror.data.readers.source import open_source
 from metamirror.data.readers.images import SUFFIXES, fit
+from metamirror.data.readers.source import open_source
 from metamirror.data.store import Rows, Store, data_home
 
 IMAGE_SETS = ("glyphs", *BENCHMARKS, "folder:PATH")

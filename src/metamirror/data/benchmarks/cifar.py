@@ -22,8 +22,8 @@ from metamirror.data.installing.layouts import (
 )
 from metamirror.data.installing.pickled_splits import named, split_pickles, text
 from metamirror.data.readers import safe_pickle
-from metamirror.data.readers.source import Source
 from metamirror.data.readers.archives import LARGE
+from metamirror.data.readers.source import Source
 
 FINE = {
     "train": """

@@ -16,9 +16,9 @@ from metamirror.data.addressing import SPLITS
 from metamirror.data.benchmarks.benchmark import Benchmark
 from metamirror.data.image_set import ImageClass, Pixels
 from metamirror.data.installing.layouts import Content, Found, Key
-from metamirror.data.readers.source import Source, open_source
 from metamirror.data.readers.download import fetch
 from metamirror.data.readers.images import BadPicture, decode, fit
+from metamirror.data.readers.source import Source, open_source
 from metamirror.data.store import Rows, Store
 from metamirror.storage.atomic import digest_of
 

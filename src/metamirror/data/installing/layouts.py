@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metamirror.data.addressing import SPLITS
-from metamirror.data.readers.source import Source
 from metamirror.data.readers.images import SUFFIXES
+from metamirror.data.readers.source import Source
 
 Key = tuple[str, int]
 """A picture's place: an entry of the source, and its number inside it (0 for a picture file)."""

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from metamirror.data.addressing import SPLITS
 from metamirror.data.installing.layouts import Content, Found, FoundClass, Key, twice
 from metamirror.data.readers import safe_pickle
-from metamirror.data.readers.source import Source
-from metamirror.data.readers.npz import read_npz
 from metamirror.data.readers.archives import LARGE
+from metamirror.data.readers.npz import read_npz
+from metamirror.data.readers.source import Source
 
 PACKED = re.compile(r"(?:^|[-_.])(train|val|test)\.(?:pkl|pickle)$")
 IMAGES = re.compile(r"(?:^|[-_.])(train|val|test)_images(?:_png\.pkl|\.npz)$")

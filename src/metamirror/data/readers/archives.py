@@ -274,7 +274,7 @@ def check_readable(info: zipfile.ZipInfo, where: object) -> None:
 
 def visible(parts: Sequence[str]) -> bool:
     """Whether a file is meant for people: not hidden, nor what macOS adds to its archives."""
-    return not any(part == "__MACOSX" or part.startswith(".") and part != "." for part in parts)
+    return not any(part == "__MACOSX" or (part.startswith(".") and part != ".") for part in parts)
 
 
 @contextlib.contextmanager
