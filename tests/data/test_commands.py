@@ -37,7 +37,7 @@ def mini(tmp_path: Path) -> Path:
 def test_add_check_list_and_show(mini, home, tmp_path, capsys):
     assert main(["data", "add", "mini-imagenet", "--from", str(mini)]) == 0
     captured = capsys.readouterr()
-    assert "12 classes (6/3/3 for train/val/test) x 4 pictures = 48, 84x84x3" in captured.out
+    assert "12 classes (6/3/3 for train/val/test) x 4 images = 48, 84x84x3" in captured.out
     assert "research only" in captured.out
     assert "published mini-imagenet has 64/16/20" in captured.err
     assert main(["data", "check", "mini-imagenet", "--json"]) == 0
@@ -180,7 +180,7 @@ def test_a_bad_picture_among_many_can_be_skipped_and_is_counted(content, tmp_pat
     assert main(["data", "add", "mini-imagenet", "--from", str(path), "--skip-bad"]) == 0
     captured = capsys.readouterr()
     assert "1 left out" in captured.out
-    assert "x 3 to 4 pictures = 47" in captured.out
+    assert "x 3 to 4 images = 47" in captured.out
     assert main(["data", "check", "mini-imagenet", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["left_out"] == 1
 
@@ -203,7 +203,7 @@ USAGE = {
     "unknown": (("add", "imagenet-22k", "--download"), "imagenet-22k"),
     "built in": (("add", "glyphs", "--download"), "built in"),
     "not installed": (("show", "cub"), "data add cub --download"),
-    "no pictures": (("show", "sinusoid"), "no pictures"),
+    "no images": (("show", "sinusoid"), "no images"),
     "unknown option": (("show", "omniglot:spin=1"), "spin"),
     "no such size": (("show", "glyphs", "--image-size", "3"), "image_size is 3"),
     "a size too small for a folder": (("add", "folder:.", "--image-size", "1"), "image_size is 1"),

@@ -367,7 +367,7 @@ def test_a_server_that_falls_silent_is_resumed(server: Server, target: Path, mon
     def stall(request: http.server.BaseHTTPRequestHandler) -> bool:
         if len(server.requests) > 1:
             return False
-        head = f'HTTP/1.1 200 OK\nContent-Length: {len(CONTENT)}\n\n'
+        head = f"HTTP/1.1 200 OK\nContent-Length: {len(CONTENT)}\n\n"
         raw(head, CONTENT[:5000])(request)
         return wait.wait(5) or True
 
@@ -414,7 +414,7 @@ def test_a_killed_download_is_resumed(server: Server, target: Path):
     def stall(request: http.server.BaseHTTPRequestHandler) -> bool:
         if len(server.requests) > 1:
             return False
-        head = f'HTTP/1.1 200 OK\nContent-Length: {len(CONTENT)}\n\n'
+        head = f"HTTP/1.1 200 OK\nContent-Length: {len(CONTENT)}\n\n"
         raw(head, CONTENT[:1000])(request)
         return wait.wait(30) or True
 

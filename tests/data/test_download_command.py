@@ -14,8 +14,8 @@ import pytest
 from metamirror.cli import data
 from metamirror.cli.main import main
 from metamirror.data import BENCHMARKS
-from metamirror.data.benchmarks.benchmark import Download
 from metamirror.data.installing import install
+from metamirror.data.installing.benchmark import Download
 from metamirror.data.store import Store
 from tests.data import sources
 

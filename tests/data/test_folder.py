@@ -106,7 +106,7 @@ def test_a_picture_that_cannot_be_read_is_named_or_skipped(tmp_path, store, caps
         open_images(f"folder:{folder}")
     assert main(["data", "add", f"folder:{folder}", "--skip-bad"]) == 0
     captured = capsys.readouterr()
-    assert "3 classes (1/1/1 for train/val/test) x 5 to 6 pictures = 17" in captured.out
+    assert "3 classes (1/1/1 for train/val/test) x 5 to 6 images = 17" in captured.out
     assert "1 left out" in captured.out
     assert main(["data", "check", f"folder:{folder}"]) == 0
     images = open_images(f"folder:{folder}")

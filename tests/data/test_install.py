@@ -159,15 +159,15 @@ def test_cifar_has_its_two_splits(tmp_path, store):
 
 
 def test_official_splits_are_complete():
-    from metamirror.data.benchmarks.cifar import SPLIT_OF_COARSE, SPLIT_OF_FINE
+    from metamirror.data.benchmarks import cifar_fs, fc100
     from metamirror.data.benchmarks.cub import split_of
 
     def counts(values):
         values = list(values)
         return {s: values.count(s) for s in ("train", "val", "test")}
 
-    assert counts(SPLIT_OF_FINE.values()) == dict(BENCHMARKS["cifar-fs"].classes)
-    assert counts(SPLIT_OF_COARSE.values()) == {"train": 12, "val": 4, "test": 4}
+    assert counts(cifar_fs.SPLIT_OF.values()) == dict(BENCHMARKS["cifar-fs"].classes)
+    assert counts(fc100.SPLIT_OF.values()) == {"train": 12, "val": 4, "test": 4}
     assert counts(split_of(f"{i:03}.Bird") for i in range(1, 201)) == dict(
         BENCHMARKS["cub"].classes
     )
@@ -242,7 +242,7 @@ BAD = {
         sources.category_pickles,
         "miniImageNet_category_split_val.pickle",
         pickle.dumps({"data": np.zeros((3, 4, 4, 3), np.uint8), "labels": [1]}),
-        "3 pictures and 1 labels",
+        "3 images and 1 labels",
     ),
     "rows beyond the array": (
         sources.cache_pickles,
@@ -250,13 +250,13 @@ BAD = {
         pickle.dumps(
             {"image_data": np.zeros((3, 4, 4, 3), np.uint8), "class_dict": {"a": [0, 1, 9]}}
         ),
-        "picture 9",
+        "image 9",
     ),
     "floats for pictures": (
         sources.category_pickles,
         "miniImageNet_category_split_val.pickle",
         pickle.dumps({"data": np.zeros((3, 4, 4, 3)), "labels": [1, 2, 3]}),
-        "no pictures",
+        "no images",
     ),
 }
 
@@ -338,7 +338,7 @@ def test_when_no_picture_can_be_read_the_old_state_stays(tmp_path, store):
     add(BENCHMARKS["mini-imagenet"], sources.write_folder(tmp_path / "x", sources.folders()), store)
     before = store.check("mini-imagenet")
     bad = sources.write_folder(tmp_path / "y", dict.fromkeys(sources.folders(), b"no picture"))
-    with pytest.raises(ValueError, match="none of the 48 pictures"):
+    with pytest.raises(ValueError, match="none of the 48 images"):
         add(BENCHMARKS["mini-imagenet"], bad, store, skip_bad=True)
     assert store.check("mini-imagenet") == before
 
@@ -361,7 +361,7 @@ def test_a_damaged_entry_of_a_zip_can_be_skipped(tmp_path, store):
     with pytest.raises(ValueError, match=r"n00000/0\.png"):
         add(BENCHMARKS["mini-imagenet"], path, store)
     remarks = add(BENCHMARKS["mini-imagenet"], path, store, skip_bad=True)
-    assert any("1 pictures could not be read" in remark for remark in remarks)
+    assert any("1 images could not be read" in remark for remark in remarks)
 
 
 def test_the_unpacked_folder_of_cifar_itself_may_be_given(tmp_path, store):
@@ -374,7 +374,7 @@ PICTURES = np.zeros((3, 4, 4, 3), np.uint8)
 HOSTILE = {
     "five channels": {"data": np.zeros((3, 4, 4, 5), np.uint8), "labels": [1, 2, 3]},
     "no height": {"data": np.zeros((3, 0, 4, 3), np.uint8), "labels": [1, 2, 3]},
-    "no pictures": {"data": np.zeros((0, 4, 4, 3), np.uint8), "labels": []},
+    "no images": {"data": np.zeros((0, 4, 4, 3), np.uint8), "labels": []},
     "labels without an axis": {"data": PICTURES, "labels": np.array(3)},
     "no labels": {"data": PICTURES, "labels": None},
     "members that are a number": {"image_data": PICTURES, "class_dict": {"a": 3}},

@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from metamirror.data.readers.images import MAX_PIXELS, SUFFIXES, BadPicture, decode, is_grey
+from metamirror.data.image_set import SUFFIXES
+from metamirror.data.readers.images import MAX_PIXELS, BadImage, decode, is_grey
 
 FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP", ".bmp": "BMP"}
 
@@ -59,7 +60,7 @@ def test_every_format_gives_height_width_channels(suffix: str):
 
 @pytest.mark.parametrize("kind", ["GIF", "TIFF", "PPM", "ICO", "TGA", "PDF"])
 def test_other_formats_are_refused(kind: str):
-    with pytest.raises(BadPicture, match=r"a\.png.*neither png"):
+    with pytest.raises(BadImage, match=r"a\.png.*neither png"):
         decode(save(gradient(), kind), "a.png")
 
 
@@ -178,7 +179,7 @@ def test_a_palette_of_greys_is_grey():
     assert not is_grey(save(palette), "a.png")
     assert is_grey(save(Image.new("1", (2, 2))), "a.png")
     assert not is_grey(save(gradient(), "JPEG"), "a.jpg")
-    with pytest.raises(BadPicture, match=r"a\.png"):
+    with pytest.raises(BadImage, match=r"a\.png"):
         is_grey(b"nothing", "a.png")
 
 
@@ -207,7 +208,7 @@ def test_a_picture_that_claims_too_many_pixels_is_not_decoded(kind: str, side: i
     data = huge(kind, side)
     tracemalloc.start()
     try:
-        with pytest.raises(BadPicture, match=r"a\.xyz.*pixels") as caught:
+        with pytest.raises(BadImage, match=r"a\.xyz.*pixels") as caught:
             decode(data, "a.xyz", size=84)
         assert tracemalloc.get_traced_memory()[1] < 5 * 2**20
     finally:
@@ -228,11 +229,11 @@ def test_a_picture_that_was_cut_short_is_named(kind: str):
     noise = np.random.default_rng(0).integers(0, 256, (20, 31, 3), dtype=np.uint8)
     data = save(Image.fromarray(noise), kind)
     for length in range(0, len(data) - 20, 13):
-        with pytest.raises(BadPicture, match=r"cut\.xyz.*again"):
+        with pytest.raises(BadImage, match=r"cut\.xyz.*again"):
             decode(data[:length], "cut.xyz")
     # Of a png the last 20 bytes hold no pixels, and of a bmp the last 2 or 3.
     for length in range(len(data) - 20, len(data)):
-        with contextlib.suppress(BadPicture):
+        with contextlib.suppress(BadImage):
             assert np.array_equal(decode(data[:length], "cut.xyz"), decode(data, "whole"))
 
 
@@ -257,7 +258,7 @@ def test_changed_bytes_give_a_picture_or_a_named_error(data: st.DataObject):
     places = st.one_of(st.integers(0, 80), st.integers(0, len(content) - 1))
     for place, value in data.draw(st.lists(st.tuples(places, st.integers(0, 255)), max_size=5)):
         content[place] = value
-    with contextlib.suppress(BadPicture):
+    with contextlib.suppress(BadImage):
         assert decode(bytes(content), "fuzz", size=16).shape in ((16, 16, 1), (16, 16, 3))
 
 

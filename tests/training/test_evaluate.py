@@ -12,7 +12,7 @@ import torch
 
 import metamirror as mm
 from metamirror.cli.main import main
-from metamirror.data import DATA_SETS
+from metamirror.data import DATA_SETS, DataSet
 from metamirror.storage import learner_file
 from metamirror.training.evaluate import evaluate_run, evaluate_stream
 from metamirror.training.train import train
@@ -27,7 +27,7 @@ def pictures(tmp_path_factory):
     """A run on pictures, in a process that knows the data set."""
     out = tmp_path_factory.mktemp("runs") / "pictures"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(DATA_SETS, "pictures", Pictures)
+        patch.setitem(DATA_SETS, "pictures", DataSet("", "", stream=Pictures))
         train(small(data="pictures", ways=3, width=4, lr=0.2, outer_lr=0.01), out)
         yield out
 

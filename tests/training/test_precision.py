@@ -10,7 +10,7 @@ import torch
 
 import metamirror as mm
 from metamirror.cli.main import main
-from metamirror.data import DATA_SETS
+from metamirror.data import DATA_SETS, DataSet
 from metamirror.training.device import choose_device, place
 from metamirror.training.factory import build_learner, build_stream
 from metamirror.training.train import train
@@ -53,7 +53,7 @@ def test_a_run_in_double_precision_is_one(tmp_path: Path):
 @pytest.mark.parametrize("method", mm.METHODS)
 def test_every_method_trains_under_autocast(method: str, tmp_path: Path, monkeypatch):
     """The convolutions run in bfloat16, everything that is learned stays in float32."""
-    monkeypatch.setitem(DATA_SETS, "pictures", Pictures)
+    monkeypatch.setitem(DATA_SETS, "pictures", DataSet("", "", stream=Pictures))
     config = small(data="pictures", ways=3, width=4, autocast="bf16", method=method, iterations=2)
     stream = build_stream(config, "train")
     learner = build_learner(config, stream)
@@ -69,7 +69,7 @@ def test_every_method_trains_under_autocast(method: str, tmp_path: Path, monkeyp
 
 
 def test_autocast_learns_what_float32_learns(tmp_path: Path, monkeypatch):
-    monkeypatch.setitem(DATA_SETS, "pictures", Pictures)
+    monkeypatch.setitem(DATA_SETS, "pictures", DataSet("", "", stream=Pictures))
     losses = {}
     for autocast in ("none", "bf16"):
         run = tmp_path / autocast

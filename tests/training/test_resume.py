@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import metamirror as mm
-from metamirror.data import DATA_SETS
+from metamirror.data import DATA_SETS, DataSet
 from metamirror.storage import learner_file
 from metamirror.training import train as loop
 from metamirror.training.config import RunConfig
@@ -69,7 +69,7 @@ def test_resuming_is_exact_under_every_setting(changes: dict, tmp_path: Path, mo
 
 
 def test_resuming_is_exact_on_pictures(tmp_path: Path, monkeypatch):
-    monkeypatch.setitem(DATA_SETS, "pictures", Pictures)
+    monkeypatch.setitem(DATA_SETS, "pictures", DataSet("", "", stream=Pictures))
     config = small(data="pictures", width=4, method="blockiaf", norm="inductive")
     train(config, tmp_path / "whole")
     broken_off(config, tmp_path / "broken", 9, monkeypatch)

@@ -12,12 +12,12 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from metamirror.data import BENCHMARKS, ImageTasks, open_images, tasks
+from metamirror.data import BENCHMARKS, DATA_SETS, ImageTasks, open_images, tasks
 from metamirror.data.addressing import SPLITS
 from metamirror.data.installing.install import add as install
 from metamirror.data.installing.install import differences, download
-from metamirror.data.own_folder import FOLDER_SIZE
-from metamirror.data.registry import check_size, folder_name, open_folder, open_glyphs
+from metamirror.data.own_folder import FOLDER_SIZE, folder_name, open_folder
+from metamirror.data.registry import check_size
 from metamirror.data.store import DamagedSet, Store, data_home
 from metamirror.report.figures.task import draw_task
 from metamirror.storage.atomic import to_json
@@ -26,29 +26,21 @@ Name = Annotated[str, tyro.conf.Positional]
 
 
 def list_data(json: bool = False, data_dir: Path | None = None) -> None:
-    """Lists the data sets: what they are, their licence, and whether they are installed.
+    """List the data sets: what they are, their licence, and whether they are installed.
 
     Args:
         json: print one JSON document instead of a table.
         data_dir: where installed data live; by default $METAMIRROR_HOME or the user's data folder.
     """
     store = Store(data_home(data_dir))
-    rows = [
-        _row("sinusoid", "regression of sine curves (Finn et al., 2017)", "-", "built in"),
-        _row(
-            "glyphs",
-            "letters of many scripts, from matplotlib's fonts",
-            "Bitstream Vera",
-            "built in",
-        ),
-        *(
-            _row(b.name, b.title, b.licence, "no")
-            | {"source": b.source, "md5": dict(b.md5) or "unknown"}
-            | _installed(store, b.name)
-            for b in BENCHMARKS.values()
-        ),
-        _row("folder:PATH", "pictures of your own", "yours", "-"),
-    ]
+    rows = []
+    for name, data_set in DATA_SETS.items():
+        row: dict[str, Any] = {"name": data_set.usage or name, "title": data_set.title}
+        row |= {"licence": data_set.licence, "installed": "-" if data_set.usage else "built in"}
+        if benchmark := BENCHMARKS.get(name):
+            row |= {"source": benchmark.source, "md5": dict(benchmark.md5) or "unknown"}
+            row |= _installed(store, name)
+        rows.append(row)
     if json:
         print(to_json({"data_dir": str(store.root), "data": rows}))
         return
@@ -65,7 +57,7 @@ def list_data(json: bool = False, data_dir: Path | None = None) -> None:
             row["licence"].partition(":")[0],
         )
     Console().print(table)
-    print("Classes: train/val/test. Where each is to be had, and on which terms: --json")
+    print("Classes: train/val/test. Download locations and licences: --json")
     print("Next: metamirror data add NAME --download, or --from PATH where you have it already")
 
 
@@ -77,24 +69,24 @@ def add_data(
     image_size: int | None = None,
     data_dir: Path | None = None,
 ) -> None:
-    """Installs a data set, from files that you have or from its official address.
+    """Install a data set, from files that you have or from its official address.
 
     Args:
-        name: the data set; folder:PATH converts pictures of your own ahead of their first use.
+        name: the data set; folder:PATH converts images of your own ahead of their first use.
         source: a folder, zip or tar that holds it.
         download: fetch it, where there is a stable official address.
-        skip_bad: leave out pictures that cannot be read, and count them.
+        skip_bad: leave out images that cannot be read, and count them.
         image_size: height and width to convert to as well, if other than the data set's own.
         data_dir: where installed data live.
     """
     store = Store(data_home(data_dir))
+    check_size(image_size)
     if name.startswith("folder:"):
         if source is not None or download:
             raise ValueError(f"{name} says where it is: leave out --from and --download")
-        open_folder(name, store, image_size=image_size, skip_bad=skip_bad)
+        open_folder(name, store, image_size, skip_bad=skip_bad)
         print(_summary(name, store.facts(f"{folder_name(name)}@{image_size or FOLDER_SIZE}")))
         return
-    check_size(image_size)
     remarks = _install(name, source, store, fetch=download, skip_bad=skip_bad)
     if image_size is not None:
         open_images(name, image_size=image_size, data_dir=data_dir)
@@ -106,7 +98,7 @@ def add_data(
 
 
 def check_data(name: Name, json: bool = False, data_dir: Path | None = None) -> None:
-    """Compares every byte of an installed data set with its checksum, and its counts.
+    """Compare every byte of an installed data set with its checksum, and its counts.
 
     Args:
         name: the data set.
@@ -115,7 +107,7 @@ def check_data(name: Name, json: bool = False, data_dir: Path | None = None) -> 
     """
     store = Store(data_home(data_dir))
     if name == "glyphs":
-        open_glyphs(store)
+        open_images(name, data_dir=data_dir)
     elif not name.startswith("folder:") and name not in BENCHMARKS:
         raise ValueError(f"there is nothing to check for {name!r}; choose from {_known()}")
     key = folder_name(name) if name.startswith("folder:") else name
@@ -148,15 +140,15 @@ def show_data(
     step: int = 0,
     data_dir: Path | None = None,
 ) -> None:
-    """Draws a sample task: support above, query below.
+    """Draw a sample task: support above, query below.
 
     Args:
         name: the data set.
-        out: the picture.
+        out: the image file.
         split: train, val or test.
         ways: classes of the task.
-        shots: support pictures of each class.
-        queries: query pictures of each class.
+        shots: support images of each class.
+        queries: query images of each class.
         image_size: height and width, if other than stored.
         seed: of the draw.
         step: which task of that seed.
@@ -167,9 +159,9 @@ def show_data(
         image_size=image_size, data_dir=data_dir,
     )  # fmt: skip
     if not isinstance(stream, ImageTasks):
-        raise ValueError(f"{name} has no pictures to show")
+        raise ValueError(f"{name} has no images to show")
     draw_task(stream.task(step, 0), stream.names(step, 0), out)
-    print(f"picture: {out}")
+    print(f"image: {out}")
 
 
 def _install(
@@ -186,7 +178,7 @@ def _install(
     if source is None:
         how = "--download, or " if benchmark.downloads else ""
         raise ValueError(
-            f"where is {name}? Give {how}--from PATH ({benchmark.forms}). To be had from: "
+            f"where is {name}? Give {how}--from PATH ({benchmark.forms}). Available from: "
             f"{benchmark.source}"
         )
     return install(benchmark, source, store, skip_bad=skip_bad)
@@ -196,13 +188,9 @@ def _known() -> str:
     return ", ".join(BENCHMARKS)
 
 
-def _row(name: str, title: str, licence: str, installed: str) -> dict[str, Any]:
-    return {"name": name, "title": title, "licence": licence, "installed": installed}
-
-
 def _installed(store: Store, name: str) -> dict[str, Any]:
     if not store.holds(name):
-        return {}
+        return {"installed": "no"}
     try:
         return {"installed": "yes", **_facts(store.facts(name))}
     except DamagedSet:
@@ -228,7 +216,7 @@ def _summary(name: str, facts: dict[str, Any]) -> str:
     left_out = f", {found['left_out']} left out" if found["left_out"] else ""
     return (
         f"{name}: {sum(counts.values()):,} classes ({'/'.join(map(str, counts.values()))} for "
-        f"train/val/test) x {each} pictures = {found['pictures']:,}, {height}x{width}x{channels}"
+        f"train/val/test) x {each} images = {found['pictures']:,}, {height}x{width}x{channels}"
         f"{left_out}"
     )
 

@@ -8,16 +8,13 @@ from metamirror.data.augment import augmentation
 from metamirror.data.benchmarks import BENCHMARKS
 from metamirror.data.image_set import ImageClass, ImageSet
 from metamirror.data.image_tasks import Augment, ImageTasks
-from metamirror.data.registry import IMAGE_SETS, open_images
-from metamirror.data.sinusoid import Sinusoid
+from metamirror.data.registry import DATA_SETS, DataSet, find_data_set, open_images
 from metamirror.data.task_stream import TaskStream
-
-DATA_SETS: dict[str, type[TaskStream]] = {"sinusoid": Sinusoid}
-"""Generated tasks; every other name is a set of pictures."""
 
 __all__ = [
     "BENCHMARKS",
     "DATA_SETS",
+    "DataSet",
     "ImageClass",
     "ImageSet",
     "ImageTasks",
@@ -40,7 +37,7 @@ def tasks(
     augment: str | Augment | None = None,
     data_dir: str | Path | None = None,
 ) -> TaskStream:
-    """The tasks of a data set: `tasks(...)[step]` is a stack of `batch` of them.
+    """Return the tasks of a data set: `tasks(...)[step]` is a stack of `batch` of them.
 
     Args:
         name: `sinusoid`, `glyphs`, a benchmark's name, or `folder:PATH`.
@@ -50,21 +47,18 @@ def tasks(
         queries: query examples of each class (for regression: of the task).
         seed: of every draw.
         batch: tasks of a step.
-        image_size: height and width of the pictures, if other than stored.
-        augment: changes to the pictures, such as "flip,shift", or a function of your own.
+        image_size: height and width of the images, if other than stored.
+        augment: changes to the images, such as "flip,shift", or a function of your own.
         data_dir: where installed data live, if not under METAMIRROR_HOME.
 
     >>> tasks("sinusoid", split="test", shots=5, batch=2)[7].query.y.shape
     torch.Size([2, 15, 1])
     """
-    if name in DATA_SETS:
-        return DATA_SETS[name](split, shots, queries, seed, batch)
-    known = [*DATA_SETS, *IMAGE_SETS]
-    if name.partition(":")[0] not in [word.partition(":")[0] for word in known]:
-        raise ValueError(f"no data set is called {name!r}; choose from {', '.join(known)}")
-    images = open_images(name, image_size=image_size, data_dir=data_dir)
+    stream = find_data_set(name).stream
+    if stream is not None:
+        return stream(split, shots, queries, seed, batch)
     return ImageTasks(
-        images,
+        open_images(name, image_size=image_size, data_dir=data_dir),
         split,
         ways=ways,
         shots=shots,

@@ -10,17 +10,17 @@ _TASK, _NOISE, _AUGMENTATION = 0, 1, 2
 
 
 def task_generator(seed: int, split: str, step: int, index: int) -> np.random.Generator:
-    """The generator of one task. Philox is counter-based: an address costs nothing to reach."""
+    """Return the generator of one task. Philox counts: an address costs nothing to reach."""
     return np.random.Generator(_philox(seed, split, step, index, _TASK))
 
 
 def noise_seed(seed: int, split: str, step: int, index: int) -> int:
-    """The seed of the noise that a method draws for one task."""
+    """Return the seed of the noise that a method draws for one task."""
     return int(_philox(seed, split, step, index, _NOISE).random_raw() >> np.uint64(2))
 
 
 def augmentation_generator(seed: int, split: str, step: int, index: int) -> np.random.Generator:
-    """The generator of what is done to the pictures of one task."""
+    """Return the generator of what is done to the images of one task."""
     return np.random.Generator(_philox(seed, split, step, index, _AUGMENTATION))
 
 

@@ -1,4 +1,4 @@
-"""Pictures of one data set: bytes in one array, and which rows of it belong to which class."""
+"""The images of one data set: bytes in one array, and the rows that belong to each class."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 Pixels = NDArray[np.uint8]
-"""(pictures, channels, height, width), bytes in 0..255; as a rule memory-mapped."""
+"""(images, channels, height, width), bytes in 0..255; as a rule memory-mapped."""
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
+"""How the names of image files end, in lower case."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +24,7 @@ class ImageClass:
         split: train, val or test.
         start: its first row.
         count: how many rows.
-        turns: quarter turns by which its pictures are rotated to make a class of its own.
+        turns: quarter turns by which its images are rotated to make a class of its own.
     """
 
     name: str
@@ -33,11 +36,11 @@ class ImageClass:
 
 @dataclass(frozen=True)
 class ImageSet:
-    """A data set of pictures.
+    """A data set of images.
 
     Attributes:
         name: as users type it.
-        pixels: the pictures.
+        pixels: the images.
         classes: in a fixed order, since tasks are drawn by position in it.
         identity: a checksum of pixels, classes and splits as installed; empty if not installed.
     """
@@ -48,12 +51,12 @@ class ImageSet:
     identity: str = ""
 
     def of(self, split: str) -> list[ImageClass]:
-        """The classes of a split."""
+        """Return the classes of a split."""
         return [c for c in self.classes if c.split == split]
 
 
 def with_quarter_turns(classes: Sequence[ImageClass]) -> tuple[ImageClass, ...]:
-    """Each class four times, as seen from four sides."""
+    """Return each class four times, as seen from four sides."""
     return tuple(
         replace(c, name=f"{c.name} {90 * turns}°" if turns else c.name, turns=turns)
         for c in classes

@@ -1,4 +1,4 @@
-"""Few-shot classification tasks drawn from a set of pictures."""
+"""Few-shot classification tasks drawn from a set of images."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from metamirror.data.task_stream import TaskStream
 
 Numbers = NDArray[np.int64]
 Augment = Callable[[Pixels, np.random.Generator], Pixels]
-"""(pictures of one task in bytes, its own generator) -> pictures of the same shape."""
+"""(images of one task in bytes, its own generator) -> images of the same shape."""
 
 
 class ImageTasks(TaskStream):
-    """Tasks of `ways` classes, each with `shots` support and `queries` query pictures.
+    """Tasks of `ways` classes, each with `shots` support and `queries` query images.
 
-    Classes and pictures are drawn without replacement. The label of a class is its place in the
+    Classes and images are drawn without replacement. The label of a class is its place in the
     draw, so that it says nothing from one task to the next.
 
     Args:
         images: the data set.
         split: train, val or test.
         ways: classes of a task.
-        shots: support pictures of each class.
-        queries: query pictures of each class.
+        shots: support images of each class.
+        queries: query images of each class.
         seed: of every draw.
         batch: tasks of a step.
-        augment: changes the pictures of each task; nothing by default, as in the paper.
+        augment: changes the images of each task; nothing by default, as in the paper.
     """
 
     def __init__(
@@ -60,8 +60,8 @@ class ImageTasks(TaskStream):
         few = min(self.classes, key=lambda c: c.count)
         if few.count < shots + queries:
             raise ValueError(
-                f"class {few.name!r} of {images.name} has {few.count} pictures, but shots + "
-                f"queries is {shots} + {queries}: lower them, or add pictures to that class"
+                f"class {few.name!r} of {images.name} has {few.count} images, but shots + "
+                f"queries is {shots} + {queries}: lower them, or add images to that class"
             )
         self.outputs, self.identity = ways, images.identity
         self.example_shape = tuple(images.pixels.shape[1:])
@@ -71,7 +71,7 @@ class ImageTasks(TaskStream):
         self._labels = torch.arange(ways)
 
     def draw(self, step: int, indices: Sequence[int]) -> tuple[Numbers, Numbers]:
-        """Tasks as numbers: classes (tasks, ways) and rows (tasks, ways, shots + queries)."""
+        """Draw tasks as numbers: classes (tasks, ways) and rows (tasks, ways, shots + queries)."""
         each = self.shots + self.queries
         classes = np.empty((len(indices), self.outputs), np.int64)
         keys = np.empty((len(indices), self.outputs, int(self._counts.max())))
@@ -79,14 +79,14 @@ class ImageTasks(TaskStream):
             random = task_generator(self.seed, self.split, step, index)
             classes[i] = random.choice(len(self.classes), self.outputs, replace=False)
             random.random(out=keys[i])
-        # The pictures with the smallest random keys: drawing without replacement, in one go.
+        # The images with the smallest random keys: drawing without replacement, in one go.
         keys[np.arange(keys.shape[-1]) >= self._counts[classes, None]] = 2.0
         rows = np.argpartition(keys, each - 1)[..., :each]
         order = np.take_along_axis(keys, rows, -1).argsort()
         return classes, np.take_along_axis(rows, order, -1) + self._starts[classes, None]
 
     def names(self, step: int, index: int) -> list[str]:
-        """What the classes of a task are called, by label."""
+        """Return the names of the classes of a task, by label."""
         return [self.classes[c].name for c in self.draw(step, [index])[0][0]]
 
     def task(self, step: int, index: int) -> Task:
@@ -96,31 +96,30 @@ class ImageTasks(TaskStream):
     def stack(self, step: int, indices: Iterable[int]) -> Task:
         indices = list(indices)
         classes, rows = self.draw(step, indices)
-        pictures = self.images.pixels[rows]
+        images = self.images.pixels[rows]
         for turns in (1, 2, 3):
             turned = self._turns[classes] == turns
             if turned.any():
-                pictures[turned] = np.rot90(pictures[turned], turns, axes=(-2, -1))
+                images[turned] = np.rot90(images[turned], turns, axes=(-2, -1))
         if self.augment is not None:
             for i, index in enumerate(indices):
-                pictures[i] = self._augmented(pictures[i], step, index)
-        support, query = pictures[:, :, : self.shots], pictures[:, :, self.shots :]
+                images[i] = self._augmented(images[i], self.augment, step, index)
+        support, query = images[:, :, : self.shots], images[:, :, self.shots :]
         return Task(self._batch(support), self._batch(query))
 
-    def _augmented(self, pictures: Pixels, step: int, index: int) -> Pixels:
-        assert self.augment is not None
+    def _augmented(self, images: Pixels, augment: Augment, step: int, index: int) -> Pixels:
         random = augmentation_generator(self.seed, self.split, step, index)
-        flat = pictures.reshape(-1, *self.example_shape)
-        changed = self.augment(flat.copy(), random)
+        flat = images.reshape(-1, *self.example_shape)
+        changed = augment(flat.copy(), random)
         if changed.shape != flat.shape or changed.dtype != np.uint8:
             raise ValueError(
                 f"augment gave {changed.dtype} {changed.shape} for uint8 {flat.shape}; it must "
                 f"keep type and shape"
             )
-        return changed.reshape(pictures.shape)
+        return changed.reshape(images.shape)
 
-    def _batch(self, pictures: Pixels) -> Batch:
-        tasks, ways, each = pictures.shape[:3]
-        x: Tensor = torch.from_numpy(pictures.reshape(tasks, ways * each, *self.example_shape))
+    def _batch(self, images: Pixels) -> Batch:
+        tasks, ways, each = images.shape[:3]
+        x: Tensor = torch.from_numpy(images.reshape(tasks, ways * each, *self.example_shape))
         y = self._labels.repeat_interleave(each).repeat(tasks, 1)
         return Batch(x.to(torch.float32).div_(255), y)

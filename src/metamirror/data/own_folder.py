@@ -1,4 +1,4 @@
-"""The user's own pictures: `PATH/{train,val,test}/CLASS/*`, or `PATH/CLASS/*` split at random."""
+"""The user's own images: `PATH/{train,val,test}/CLASS/*`, or `PATH/CLASS/*` split at random."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import contextlib
 import hashlib
 import os
 import re
-from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from metamirror.data.installing.layouts import Found, Members, picture_names, split_folders
-from metamirror.data.readers.images import BadPicture, is_grey
-from metamirror.data.readers.source import Source
-from metamirror.storage.atomic import expanded
+from metamirror.console import say
+from metamirror.core.files import expanded
+from metamirror.data.image_set import SUFFIXES, ImageSet
+from metamirror.data.installing.layouts import Found, ImageFiles, image_names, split_folders
+from metamirror.data.readers.source import Source, open_source
+from metamirror.data.store import Store
 
 FOLDER_SIZE = 84
 """Height and width unless the user says otherwise: that of the common benchmarks."""
@@ -23,7 +25,7 @@ HELD_OUT = 0.2
 
 
 def parse_folder(spec: str) -> tuple[Path, int]:
-    """The path of `folder:PATH` and the seed of its class split, as in `folder:PATH:split_seed=1`.
+    """Return the path of `folder:PATH` and the seed of its class split.
 
     >>> parse_folder("folder:my/birds:split_seed=3")
     (PosixPath('my/birds'), 3)
@@ -37,31 +39,57 @@ def parse_folder(spec: str) -> tuple[Path, int]:
 
 
 def absolute_folder(spec: str) -> str:
-    """The same pictures, named so that they are found from anywhere."""
+    """Name the same images so that they are found from anywhere."""
     path, seed = parse_folder(spec)
     return f"folder:{path.resolve()}" + (f":split_seed={seed}" if seed else "")
 
 
-def find_folder(source: Source, split_seed: int) -> tuple[Found, int, list[str]]:
-    """The classes of a folder, the channels that its pictures need, and the files not used."""
-    check_links(source)
-    found = split_folders(source) or split_at_random(source, split_seed)
-    names = {path for c in found.classes for path, _ in c.pictures}
-    passed_over = [name for name in source.names if name not in names]
-    return found, 1 if all_grey(source, names) else 3, passed_over
+def folder_name(spec: str) -> str:
+    """Return the name of the user's images in the store, without their size."""
+    key = absolute_folder(spec).encode(errors="surrogateescape")
+    return f"folder-{hashlib.sha256(key).hexdigest()[:16]}"
 
 
-def all_grey(source: Source, names: Iterable[str]) -> bool:
-    """Whether no picture has colours. What cannot be read is complained of on conversion."""
-    for name, content in source.read_many(names, tolerant=True):
-        with contextlib.suppress(BadPicture):
-            if not is_grey(content, name):
-                return False
-    return True
+def open_folder(
+    spec: str, store: Store, image_size: int | None = None, *, skip_bad: bool = False
+) -> ImageSet:
+    """Open the user's images, converted at the first use and whenever the folder has changed."""
+    from metamirror.data.installing.install import Conversion, write
+
+    path, split_seed = parse_folder(spec)
+    size = FOLDER_SIZE if image_size is None else image_size
+    name = f"{folder_name(spec)}@{size}"
+    with open_source(path, look_into_archives=False) as source:
+        state = fingerprint(source)
+
+        def install() -> None:
+            check_links(source)
+            found = split_folders(source) or split_at_random(source, split_seed)
+            used = {entry for keys in found.classes.values() for entry, _ in keys}
+            if unused := [entry for entry in source.names if entry not in used]:
+                say(
+                    f"{len(unused)} files of {path} are not used, such as {unused[0]}: "
+                    f"images are {', '.join(SUFFIXES)}, in a folder for each class"
+                )
+            conversion = Conversion(size, 1 if all_grey(source, used) else 3, skip_bad=skip_bad)
+            about: dict[str, object] = {"fingerprint": state, "path": str(path.resolve())}
+            write(store, name, found, conversion, about, title=spec)
+
+        store.keep(name, "fingerprint", state, install)
+    return replace(store.open(name), name=spec)
+
+
+def fingerprint(source: Source) -> str:
+    """Return what changes with the folder: a checksum of names, sizes and times."""
+    lines = []
+    for path in source.files:
+        facts = path.stat()
+        lines.append(f"{os.path.relpath(path, source.path)}\0{facts.st_size}\0{facts.st_mtime_ns}")
+    return hashlib.sha256("\n".join(lines).encode(errors="surrogateescape")).hexdigest()
 
 
 def check_links(source: Source) -> None:
-    """One file under two names would be in two classes, or in both support and query."""
+    """Refuse one file under two names: it would be in two classes, or in support and query."""
     seen: dict[Path, Path] = {}
     for path in source.files:
         other = seen.setdefault(path.resolve(), path)
@@ -69,34 +97,36 @@ def check_links(source: Source) -> None:
             raise ValueError(f"{other} and {path} are one file, by a link: remove one of them")
 
 
+def all_grey(source: Source, names: set[str]) -> bool:
+    """Return whether no image has colours. What cannot be read is reported on conversion."""
+    from metamirror.data.readers.images import BadImage, is_grey
+
+    for name, content in source.read_many(names, tolerant=True):
+        with contextlib.suppress(BadImage):
+            if not is_grey(content, name):
+                return False
+    return True
+
+
 def split_at_random(source: Source, seed: int) -> Found:
-    """Folders with pictures as classes, three fifths for train, a fifth each for val and test."""
-    members: dict[str, list[str]] = {}
-    for name in picture_names(source):
+    """Split the folders with images: three fifths train, a fifth each val and test."""
+    classes: dict[str, list[str]] = {}
+    for name in image_names(source):
         if folder := PurePosixPath(name).parent.as_posix().removeprefix("."):
-            members.setdefault(folder, []).append(name)
-    count = len(members)
+            classes.setdefault(folder, []).append(name)
+    count = len(classes)
     if count < 3:
         raise ValueError(
-            f"{source.path} has {count} sub-folders with pictures; each is a class, and "
-            f"train, val and test need one at least: {source.path}/CLASS/picture.png"
+            f"{source.path} has {count} sub-folders with images; each is a class, and "
+            f"train, val and test need one at least: {source.path}/CLASS/image.png"
         )
     order = np.random.Generator(np.random.Philox(key=seed)).permutation(count)
     held_out = max(1, round(HELD_OUT * count))
     split = ["test"] * held_out + ["val"] * held_out + ["train"] * (count - 2 * held_out)
-    gathered = Members(source)
-    for folder, place in zip(sorted(members), order, strict=True):
-        for name in members[folder]:
-            gathered.add(split[place], folder, name)
-    found = gathered.found()
+    files = ImageFiles(source)
+    for folder, place in zip(sorted(classes), order, strict=True):
+        for name in classes[folder]:
+            files.add((split[place], folder), name)
+    found = files.found()
     assert found is not None
     return found
-
-
-def fingerprint(source: Source) -> str:
-    """What tells whether a folder has changed: names, sizes and times, not the pictures."""
-    lines = []
-    for path in source.files:
-        facts = path.stat()
-        lines.append(f"{os.path.relpath(path, source.path)}\0{facts.st_size}\0{facts.st_mtime_ns}")
-    return hashlib.sha256("\n".join(lines).encode(errors="surrogateescape")).hexdigest()

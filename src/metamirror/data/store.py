@@ -1,4 +1,4 @@
-"""Where installed pictures live: one array file and one index for each data set.
+"""Where installed images live: one array file and one index for each data set.
 
 The index is written last and atomically, and names its array file. Whatever happens before that
 leaves what was there untouched; whatever it leaves behind, the next installation removes.
@@ -21,9 +21,7 @@ import numpy as np
 import platformdirs
 from filelock import FileLock, Timeout
 
-from metamirror.data.addressing import SPLITS
-from metamirror.data.image_set import ImageClass, ImageSet, Pixels
-from metamirror.storage.atomic import (
+from metamirror.core.files import (
     digest_of,
     expanded,
     read_json,
@@ -31,12 +29,14 @@ from metamirror.storage.atomic import (
     to_json,
     write_json,
 )
+from metamirror.data.addressing import SPLITS
+from metamirror.data.image_set import ImageClass, ImageSet, Pixels
 
 FORMAT = 1
 UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR)
 
 Rows = Iterable[tuple[int, Pixels | None]]
-"""(row, one picture (channels, height, width)), in any order; None is a picture left out."""
+"""(row, one image (channels, height, width)), in any order; None is a image left out."""
 
 
 def data_home(data_dir: str | Path | None = None) -> Path:
@@ -85,7 +85,7 @@ class Store:
         return found
 
     def open(self, name: str) -> ImageSet:
-        """A data set, its pictures memory-mapped."""
+        """A data set, its images memory-mapped."""
         facts = self.facts(name)
         pixels = np.memmap(self.root / facts["array"], np.uint8, "r", shape=tuple(facts["shape"]))
         classes = tuple(ImageClass(**c) for c in facts["classes"])
@@ -145,7 +145,7 @@ class Store:
         rows: Rows,
         about: dict[str, Any],
     ) -> int:
-        """Writes pictures of one shape and an index; returns how many were left out.
+        """Writes images of one shape and an index; returns how many were left out.
 
         Call it inside `locked`. Rows that are left out are closed up, class by class.
         """
@@ -155,21 +155,21 @@ class Store:
         missing: list[int] = []
         try:
             with part.open("wb+") as file:
-                for row, picture in rows:
-                    if picture is None:
+                for row, image in rows:
+                    if image is None:
                         missing.append(row)
                         continue
-                    if picture.shape != shape or picture.dtype != np.uint8:
-                        raise ValueError(f"{name}: picture {row} is {picture.shape}, not {shape}")
+                    if image.shape != shape or image.dtype != np.uint8:
+                        raise ValueError(f"{name}: image {row} is {image.shape}, not {shape}")
                     # Written, not mapped: a full disk is then an error and not a signal.
                     file.seek(row * size)
-                    file.write(picture.tobytes())
+                    file.write(image.tobytes())
                 classes = close_up(classes, missing, file, size)
                 file.truncate((total - len(missing)) * size)
                 file.flush()
                 os.fsync(file.fileno())
             if not classes:
-                raise ValueError(f"none of the {total} pictures of {name} could be read")
+                raise ValueError(f"none of the {total} images of {name} could be read")
             digest = digest_of(part, "sha256")
             index = {
                 "format": FORMAT,
@@ -233,9 +233,9 @@ def close_up(
                 continue
             if row != target:
                 file.seek(row * size)
-                picture = file.read(size)
+                image = file.read(size)
                 file.seek(target * size)
-                file.write(picture)
+                file.write(image)
             target += 1
         if target > start:
             kept.append(ImageClass(c.name, c.split, start, target - start, c.turns))
@@ -263,7 +263,7 @@ def _check_index(found: dict[str, Any]) -> None:
         names.add(c.name)
         end = c.start + c.count
     if end != shape[0]:
-        raise ValueError(f"the classes hold {end} pictures and the array {shape[0]}")
+        raise ValueError(f"the classes hold {end} images and the array {shape[0]}")
 
 
 def _is_count(value: object) -> bool:

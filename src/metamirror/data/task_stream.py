@@ -34,17 +34,17 @@ class TaskStream(ABC):
 
     @abstractmethod
     def task(self, step: int, index: int) -> Task:
-        """One task, without a task axis."""
+        """Return one task, without a task axis."""
 
     def seeds(self, step: int) -> list[int]:
-        """Seeds of the noise that a method draws for the tasks of a step."""
+        """Return the seeds of the noise that a method draws for the tasks of a step."""
         return [noise_seed(self.seed, self.split, step, i) for i in range(self.batch)]
 
     def __getitem__(self, step: int) -> Task:
         return self.stack(step, range(self.batch))
 
     def stack(self, step: int, indices: Iterable[int]) -> Task:
-        """Some tasks of a step: one rank's share, for example."""
+        """Return some tasks of a step: one rank's share, for example."""
         tasks = [self.task(step, index) for index in indices]
         support, query = (
             Batch(torch.stack([b.x for b in batches]), torch.stack([b.y for b in batches]))

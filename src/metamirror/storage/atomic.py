@@ -1,92 +1,23 @@
-"""Files that are either the old ones or the new ones, never something between."""
+"""The functions of `metamirror.core.files`, under the name by which the rooms above know them."""
 
-from __future__ import annotations
+from metamirror.core.files import (
+    digest_of,
+    expanded,
+    read_json,
+    remove_leftovers,
+    sync_folder,
+    to_json,
+    write_atomically,
+    write_json,
+)
 
-import contextlib
-import hashlib
-import json
-import math
-import os
-from pathlib import Path
-from typing import Any
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Writes to a temporary file, flushes it to disk, and renames it over the target."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        sync_folder(path.parent)
-    except OSError as error:
-        # A full disk names no file of its own accord.
-        raise OSError(error.errno, f"cannot write: {error.strerror}", str(path)) from error
-    finally:
-        # Where it could not be made it cannot be removed, and the first error is the one to tell.
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-
-
-def expanded(path: str | Path) -> Path:
-    """The path, with the home folder of whoever ~ names."""
-    try:
-        return Path(path).expanduser()
-    except RuntimeError as error:
-        raise ValueError(f"{path} names nobody's home folder: write the path in full") from error
-
-
-def remove_leftovers(folder: Path) -> None:
-    """Removes what a killed process was writing. Only for the one who may write here."""
-    for temporary in folder.glob(".*.tmp"):
-        temporary.unlink(missing_ok=True)
-
-
-def sync_folder(folder: Path) -> None:
-    """Makes a rename last through a loss of power, where the system can."""
-    if os.name != "posix":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def digest_of(path: Path, kind: str) -> str:
-    """The checksum of a file, md5 or sha256, read in pieces."""
-    digest = hashlib.new(kind, usedforsecurity=False)
-    with path.open("rb") as file:
-        while piece := file.read(1 << 22):
-            digest.update(piece)
-    return digest.hexdigest()
-
-
-def to_json(value: Any, indent: int | None = 2) -> str:
-    """One JSON document, readable by people. JSON has no NaN or infinity: null stands for them."""
-    return json.dumps(_finite(value), indent=indent, ensure_ascii=False, allow_nan=False)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(entry) for entry in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Writes one JSON document."""
-    write_atomically(path, (to_json(value) + "\n").encode())
-
-
-def read_json(path: Path) -> Any:
-    """One JSON document; a damaged one is named."""
-    try:
-        return json.loads(path.read_text("utf-8"))
-    except FileNotFoundError as error:
-        raise ValueError(f"there is no {path}") from error
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not valid JSON: {error}") from error
+__all__ = [
+    "digest_of",
+    "expanded",
+    "read_json",
+    "remove_leftovers",
+    "sync_folder",
+    "to_json",
+    "write_atomically",
+    "write_json",
+]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from metamirror.data.benchmarks.benchmark import Benchmark, Download
+from metamirror.data.installing.benchmark import Benchmark, Download
 from metamirror.data.installing.layouts import class_folders, split_folders
 
 ARCHIVE = Download(
@@ -15,7 +15,7 @@ ARCHIVE = Download(
 
 
 def split_of(folder: str) -> str | None:
-    """The split of Chen et al. (2019): of four species two are for train, one val, one test.
+    """Return the split of Chen et al. (2019): of four species two train, one val, one test.
 
     >>> split_of("002.Laysan_Albatross")
     'val'
@@ -29,14 +29,14 @@ def split_of(folder: str) -> str | None:
 CUB = Benchmark(
     name="cub",
     title="CUB-200-2011 (Wah et al., 2011; split of Chen et al., 2019)",
-    licence="research only: the pictures belong to their makers; non-commercial use",
+    licence="research only: the images belong to their makers; non-commercial use",
     source="https://data.caltech.edu/records/65de6-vp158",
     layouts=[class_folders(split_of), split_folders],
     forms="CUB_200_2011.tgz, packed or unpacked; or train/CLASS/*.jpg, val/..., test/...",
     size=84,
     channels=3,
     classes={"train": 100, "val": 50, "test": 50},
-    pictures=11_788,
+    images=11_788,
     md5={ARCHIVE.file: ARCHIVE.md5},
     downloads=[ARCHIVE],
 )

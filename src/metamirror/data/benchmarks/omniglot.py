@@ -9,9 +9,9 @@ from typing import Literal
 
 import numpy as np
 
-from metamirror.data.benchmarks.benchmark import Benchmark, Download
 from metamirror.data.image_set import ImageClass, with_quarter_turns
-from metamirror.data.installing.layouts import Found, Members, picture_names
+from metamirror.data.installing.benchmark import Benchmark, Download
+from metamirror.data.installing.layouts import Found, ImageFiles, image_names
 from metamirror.data.readers.source import Source
 
 PLACE = re.compile(r"images_(background|evaluation)/([^/]+)/(character\d+)/[^/]+$")
@@ -44,7 +44,7 @@ class OmniglotOptions:
 
 
 def split_of(alphabet: str, character: str) -> str:
-    """The split of Vinyals et al. (2016): whole alphabets, but for Gurmukhi's last four."""
+    """Return the split of Vinyals et al. (2016): whole alphabets, but for Gurmukhi's last four."""
     if alphabet in VAL:
         return "val"
     last_of_gurmukhi = alphabet == "Gurmukhi" and int(character.removeprefix("character")) > 41
@@ -52,28 +52,25 @@ def split_of(alphabet: str, character: str) -> str:
 
 
 def find(source: Source) -> Found | None:
-    """`images_background/ALPHABET/characterNN/*.png`, and the same for images_evaluation."""
-    members = Members(source)
-    halves = set()
-    for name in picture_names(source):
+    """Find `images_background/ALPHABET/characterNN/*.png`, and the same for images_evaluation."""
+    files, halves = ImageFiles(source), set()
+    for name in image_names(source):
         if match := PLACE.search(name):
             half, alphabet, character = match.groups()
             halves.add(half)
-            name_of_class = f"{alphabet}/{character}"
-            members.add(
-                split_of(alphabet, character), name_of_class, name, (name[: match.start()],)
-            )
-    if halves and len(halves) < 2:
+            label = (split_of(alphabet, character), f"{alphabet}/{character}")
+            files.add(label, name, (name[: match.start()],))
+    if len(halves) == 1:
         (missing,) = {"background", "evaluation"} - halves
         raise ValueError(
             f"images_{missing} is missing in {source.path}: Omniglot comes in two halves; give the "
             f"folder that holds images_background.zip and images_evaluation.zip, or both unpacked"
         )
-    return members.found()
+    return files.found()
 
 
 def arrange(classes: Sequence[ImageClass], options: OmniglotOptions) -> tuple[ImageClass, ...]:
-    """The classes of one of the two partitions, turned or not."""
+    """Return the classes of one of the two partitions, turned or not."""
     if options.partition == "finn":
         order = np.random.Generator(np.random.Philox(key=1100)).permutation(len(classes))
         # Test keeps its 423 whatever the number of classes; val takes 100 before them.
@@ -95,7 +92,7 @@ OMNIGLOT = Benchmark(
     size=28,
     channels=1,
     classes={"train": 1028, "val": 172, "test": 423},
-    pictures=32_460,
+    images=32_460,
     md5=MD5,
     downloads=[Download(file, ADDRESS + file, md5) for file, md5 in MD5.items()],
     inverted=True,

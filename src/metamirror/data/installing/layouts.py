@@ -1,11 +1,11 @@
-"""The forms in which people keep few-shot pictures. Each reader finds its own, or nothing."""
+"""The forms in which people keep few-shot images. Each layout finds its own form, or nothing."""
 
 from __future__ import annotations
 
 import csv
 import io
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -13,25 +13,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metamirror.data.addressing import SPLITS
-from metamirror.data.readers.images import SUFFIXES
+from metamirror.data.image_set import SUFFIXES
 from metamirror.data.readers.source import Source
 
 Key = tuple[str, int]
-"""A picture's place: an entry of the source, and its number inside it (0 for a picture file)."""
+"""An image's place: an entry of the source, and its number inside it (0 for an image file)."""
 
 Content = bytes | NDArray[np.uint8]
-"""A picture as a file's bytes, or as an array (height, width, channels)."""
+"""An image as a file's bytes, or as an array (height, width, channels)."""
+
+Label = tuple[str, str]
+"""A split, and the name of one of its classes."""
 
 SPLIT_WORDS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
-
-
-@dataclass(frozen=True)
-class FoundClass:
-    """A class of a source: its name, its split, and where its pictures are."""
-
-    name: str
-    split: str
-    pictures: list[Key]
 
 
 @dataclass(frozen=True)
@@ -40,73 +34,82 @@ class Found:
 
     Attributes:
         where: the source.
-        classes: with the places of their pictures.
-        read: (whether damaged entries of a zip come empty) -> pictures, in the source's order.
+        classes: the places of the images of each class, in the order of the splits and names.
+        read: (whether damaged entries of a zip come empty) -> images, in the source's order.
     """
 
     where: Path
-    classes: list[FoundClass]
+    classes: dict[Label, list[Key]]
     read: Callable[[bool], Iterator[tuple[Key, Content]]]
 
 
 Layout = Callable[[Source], Found | None]
 
 
+def in_order(classes: Mapping[Label, list[Key]]) -> dict[Label, list[Key]]:
+    """Return the classes in the order of the splits and names, in which they are stored."""
+    return dict(sorted(classes.items(), key=lambda item: (SPLITS.index(item[0][0]), item[0][1])))
+
+
 def split_folders(source: Source) -> Found | None:
-    """`train/CLASS/picture`, and the same for val and test."""
-    members = Members(source)
-    for name in picture_names(source):
+    """Find `train/CLASS/image`, and the same for val and test."""
+    files = ImageFiles(source)
+    for name in image_names(source):
         parts = PurePosixPath(name).parts
         if len(parts) >= 3 and parts[-3].lower() in SPLIT_WORDS:
-            members.add(SPLIT_WORDS[parts[-3].lower()], parts[-2], name, parts[:-3])
-    return members.found()
+            files.add((SPLIT_WORDS[parts[-3].lower()], parts[-2]), name, parts[:-3])
+    return files.found()
 
 
 def class_folders(split_of: Callable[[str], str | None]) -> Layout:
-    """`CLASS/picture`, where the name of a class tells its split; other folders are passed over."""
+    """Return a layout for `CLASS/image`, where the class tells the split; others are ignored."""
 
     def layout(source: Source) -> Found | None:
-        members = Members(source)
-        for name in picture_names(source):
+        files = ImageFiles(source)
+        for name in image_names(source):
             parts = PurePosixPath(name).parts
             if len(parts) >= 2 and (split := split_of(parts[-2])) is not None:
-                members.add(split, parts[-2], name, parts[:-2])
-        return members.found()
+                files.add((split, parts[-2]), name, parts[:-2])
+        return files.found()
 
     return layout
 
 
 def split_lists(source: Source) -> Found | None:
-    """`train.csv`, `val.csv`, `test.csv` with columns filename and label, beside the pictures."""
-    lists: dict[str, str] = {}
-    for name in source.names:
-        split = PurePosixPath(name).name.removesuffix(".csv")
-        if split in SPLITS and name.endswith(".csv"):
-            if split in lists:
-                raise twice(source, lists[split], name)
-            lists[split] = name
-    if not lists:
+    """Find `train.csv`, `val.csv`, `test.csv` with columns filename and label, beside images."""
+    lists = {f"{split}.csv": split for split in SPLITS}
+    by_split = one_of_each(source, {n: lists.get(PurePosixPath(n).name) for n in source.names})
+    if not by_split:
         return None
     paths: dict[str, list[str]] = {}
-    for name in picture_names(source):
+    for name in image_names(source):
         paths.setdefault(PurePosixPath(name).name, []).append(name)
-    members = Members(source)
-    for split in (s for s in SPLITS if s in lists):
-        for line, row in csv_rows(source, lists[split]):
+    files = ImageFiles(source)
+    for split, name in by_split.items():
+        for line, row in csv_rows(source, name):
             places = paths.get(row["filename"], [])
             if not places:
                 raise ValueError(
-                    f"{source.path}: {lists[split]}, line {line}, lists the picture "
-                    f"{row['filename']!r}, which is not there: the download is incomplete"
+                    f"{source.path}: {name}, line {line}, lists the image {row['filename']!r}, "
+                    f"which is not there: the download is incomplete"
                 )
             if len(places) > 1:
-                raise twice(source, *places[:2])
-            members.add(split, row["label"], places[0])
-    return members.found()
+                raise two_copies(source, *places[:2])
+            files.add((split, row["label"]), places[0])
+    return files.found()
+
+
+def one_of_each(source: Source, splits: Mapping[str, str | None]) -> dict[str, str]:
+    """Return the one entry of each split, in the order of the splits."""
+    found: dict[str, str] = {}
+    for entry, split in splits.items():
+        if split is not None and found.setdefault(split, entry) != entry:
+            raise two_copies(source, found[split], entry)
+    return {split: found[split] for split in SPLITS if split in found}
 
 
 def csv_rows(source: Source, name: str) -> Iterator[tuple[int, dict[str, str]]]:
-    """The rows of a list, with their line numbers."""
+    """Yield the rows of a list, with their line numbers."""
     try:
         text = source.read(name).decode("utf-8-sig")
         reader = csv.DictReader(io.StringIO(text, newline=""))
@@ -122,8 +125,8 @@ def csv_rows(source: Source, name: str) -> Iterator[tuple[int, dict[str, str]]]:
         raise ValueError(f"{name} is not a list of comma-separated values: {error}") from error
 
 
-class Members:
-    """Picture files by split and class, gathered one by one.
+class ImageFiles:
+    """Image files by split and class, gathered one by one.
 
     Args:
         source: where they are.
@@ -131,45 +134,40 @@ class Members:
 
     def __init__(self, source: Source):
         self.source = source
-        self.pictures: dict[tuple[str, str], list[str]] = {}
-        self.roots: dict[tuple[str, str], tuple[tuple[str, ...], str]] = {}
+        self.classes: dict[Label, list[Key]] = {}
+        self.roots: dict[Label, tuple[str, ...]] = {}
 
-    def add(self, split: str, name: str, picture: str, root: tuple[str, ...] = ()) -> None:
-        """A picture of a class. All of a class lie under one root: two would be two copies."""
-        first = self.roots.setdefault((split, name), (root, picture))
-        if first[0] != root:
-            raise twice(self.source, first[1], picture)
-        self.pictures.setdefault((split, name), []).append(picture)
+    def add(self, label: Label, image: str, root: tuple[str, ...] = ()) -> None:
+        """Add an image. All of a class lie under one root: two would be two copies."""
+        images = self.classes.setdefault(label, [])
+        if self.roots.setdefault(label, root) != root:
+            raise two_copies(self.source, images[0][0], image)
+        images.append((image, 0))
 
     def found(self) -> Found | None:
-        """What was gathered; nothing if there is none."""
-        if not self.pictures:
+        """Return what was gathered; None if there is nothing."""
+        if not self.classes:
             return None
-        order = sorted(self.pictures, key=lambda key: (SPLITS.index(key[0]), key[1]))
-        classes = [
-            FoundClass(name, split, [(path, 0) for path in self.pictures[split, name]])
-            for split, name in order
-        ]
-        wanted = [path for c in classes for path, _ in c.pictures]
-        if len(set(wanted)) < len(wanted):
-            (path, _), *_ = Counter(wanted).most_common(1)
-            raise ValueError(f"{self.source.path}: the picture {path!r} is listed twice")
+        wanted = [path for keys in self.classes.values() for path, _ in keys]
+        ((path, times),) = Counter(wanted).most_common(1)
+        if times > 1:
+            raise ValueError(f"{self.source.path}: the image {path!r} is listed twice")
 
         def read(tolerant: bool) -> Iterator[tuple[Key, Content]]:
             for path, content in self.source.read_many(wanted, tolerant=tolerant):
                 yield (path, 0), content
 
-        return Found(self.source.path, classes, read)
+        return Found(self.source.path, in_order(self.classes), read)
 
 
-def twice(source: Source, one: str, other: str) -> ValueError:
-    """The same thing in two places: counted twice, it would be in both support and query."""
+def two_copies(source: Source, one: str, other: str) -> ValueError:
+    """Return the error for one thing in two places, which would be in both support and query."""
     return ValueError(
         f"{source.path} holds both {one} and {other}, two copies as it seems: give a folder or "
         f"archive that holds one of them"
     )
 
 
-def picture_names(source: Source) -> Iterator[str]:
-    """The entries of a source that are pictures, by their endings."""
+def image_names(source: Source) -> Iterator[str]:
+    """Yield the entries of a source that are images, by their endings."""
     return (name for name in source.names if PurePosixPath(name).suffix.lower() in SUFFIXES)

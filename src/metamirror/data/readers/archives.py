@@ -70,7 +70,7 @@ class Archive(ABC):
 
     @abstractmethod
     def walk(self) -> Iterator[tuple[str, Entry | None, str]]:
-        """Yield each entry: its name, its place unless it is a folder, and what is wrong with it."""
+        """Yield the name, the place (None for a folder) and the problem, if any, of each entry."""
 
     @abstractmethod
     def open_entry(self, entry: Entry) -> IO[bytes]:
@@ -235,7 +235,7 @@ _DESCRIPTIONS = (
 
 
 def bounded(file: IO[bytes], limit: int, what: str) -> bytes:
-    """Return all of a file, or raise if it has more than `limit` bytes, whatever its header says."""
+    """Return all of a file; raise if it has more than `limit` bytes, whatever its header says."""
     buffer = io.BytesIO()
     while data := file.read(min(_CHUNK, limit + 1 - buffer.tell())):
         buffer.write(data)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from metamirror._version import __version__
-from metamirror.storage.atomic import digest_of, sync_folder
+from metamirror.core.files import digest_of, sync_folder
 
 Report = Callable[[int, int | None], None]
 """Called with the bytes so far, and all bytes if the server tells."""

@@ -1,7 +1,8 @@
-"""Pictures from bytes that nobody has looked at yet."""
+"""Images from bytes that nobody has looked at yet."""
 
 from __future__ import annotations
 
+import contextlib
 import io
 import struct
 import threading
@@ -9,42 +10,28 @@ import warnings
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, UnidentifiedImageError, WebPImagePlugin
-
-SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
-"""How the names of pictures end, in lower case."""
+from PIL import Image, ImageOps, UnidentifiedImageError, WebPImagePlugin
 
 MAX_PIXELS = 50_000_000
-"""The most pixels of one picture: more than a camera's, and 150 MB once decoded."""
+"""The most pixels of one image: more than a camera's, and 150 MB once decoded."""
 
 # PIL knows forty formats; no more of its parsers than these ever see the bytes.
 _FORMATS = ("PNG", "JPEG", WebPImagePlugin.WebPImageFile.format, "BMP")
 
 _GREY = ("1", "L", "LA", "I", "I;16", "I;16B", "I;16L", "I;16N")
 
-_ORIENTATION = 0x0112
-_UPRIGHT = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
-
 # Python's warning filters belong to the process: two threads must not set them aside at once.
 _quiet = threading.Lock()
 
 
-class BadPicture(ValueError):  # noqa: N818
-    """Bytes that are no picture, or a picture that is not safe to decode."""
+class BadImage(ValueError):  # noqa: N818
+    """Bytes that are no image, or an image that is not safe to decode."""
 
 
 def decode(
     data: bytes, name: str, size: int | None = None, channels: int | None = None
 ) -> npt.NDArray[np.uint8]:
-    """A picture as an array (height, width, channels) of bytes.
+    """Return an image as an array (height, width, channels) of bytes.
 
     Transparent parts lie on white paper, 16 bits become 8, and a camera's orientation is applied.
 
@@ -56,44 +43,44 @@ def decode(
     Args:
         data: a png, jpeg, webp or bmp file.
         name: what to call it in an error.
-        size: height and width. The shorter side is brought to it and the middle is cut out; a
-            picture that has it is left alone. None keeps height and width.
+        size: height and width. The shorter side is brought to it and the middle is cut out; an
+            image that has it is left alone. None keeps height and width.
         channels: 1 for luminance, 3 for colour; None keeps grey grey and colour colour.
 
     Raises:
-        BadPicture: the bytes are damaged, of another format, or claim too many pixels.
+        BadImage: the bytes are damaged, of another format, or claim too many pixels.
     """
     if size is not None and size < 1:
         raise ValueError(f"size is {size}; it must be at least 1")
     if channels not in (None, 1, 3):
         raise ValueError(f"channels is {channels}; it must be 1, 3 or None")
     try:
-        picture = _open(data)
-        grey = channels == 1 or (channels is None and _is_grey(picture, data))
-        return _pixels(picture, grey, size)
+        image = _open(data)
+        grey = channels == 1 or (channels is None and _is_grey(image, data))
+        return _pixels(image, grey, size)
     except Exception as error:
         raise _bad(name, error) from error
 
 
 def pixels_of(
-    picture: Image.Image, name: str, size: int | None, channels: int
+    image: Image.Image, name: str, size: int | None, channels: int
 ) -> npt.NDArray[np.uint8]:
-    """A picture that is open already, as `decode` would give it.
+    """Return the pixels of an open image, as `decode` would.
 
     >>> pixels_of(Image.new("RGBA", (40, 30)), "mine", 28, 1).shape
     (28, 28, 1)
     """
     try:
-        return _pixels(_upright(picture), channels == 1, size)
+        return _pixels(_upright(image), channels == 1, size)
     except Exception as error:
         raise _bad(name, error) from error
 
 
 def is_grey(data: bytes, name: str) -> bool:
-    """Whether a picture has no colours, by its mode or the colours its palette gives it.
+    """Return whether an image has no colours, by its mode or the colours of its palette.
 
     Raises:
-        BadPicture: as in `decode`.
+        BadImage: as in `decode`.
     """
     try:
         return _is_grey(_open(data), data)
@@ -104,7 +91,7 @@ def is_grey(data: bytes, name: str) -> bool:
 def fit(
     pixels: npt.NDArray[np.uint8], size: int, channels: int | None = None
 ) -> npt.NDArray[np.uint8]:
-    """An array (height, width, channels) in another size or with other channels; see `decode`.
+    """Return an array (height, width, channels) in another size or with other channels.
 
     >>> fit(np.zeros((84, 84, 3), np.uint8), 32, 1).shape
     (32, 32, 1)
@@ -113,35 +100,42 @@ def fit(
     mode = "L" if (grey if channels is None else channels == 1) else "RGB"
     if pixels.shape[:2] == (size, size) and grey == (mode == "L"):
         return pixels
-    picture = Image.fromarray(np.ascontiguousarray(pixels[..., 0] if grey else pixels))
-    picture = picture.convert(mode)
-    if picture.size != (size, size):
-        picture = _square(picture, size)
-    found = np.array(picture, dtype=np.uint8)
+    image = Image.fromarray(np.ascontiguousarray(pixels[..., 0] if grey else pixels))
+    image = image.convert(mode)
+    if image.size != (size, size):
+        image = _square(image, size)
+    found = np.array(image, dtype=np.uint8)
     return found.reshape(size, size, -1)
 
 
 def _open(data: bytes) -> Image.Image:
-    """The picture, upright. What its header claims is judged before memory is taken for it."""
+    """Return the image, upright. What its header claims is checked before memory is taken."""
     _check_pixels(_webp_size(data))
     with _quiet, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        picture: Image.Image = Image.open(io.BytesIO(data), formats=_FORMATS)
-    return _upright(picture)
+        image: Image.Image = Image.open(io.BytesIO(data), formats=_FORMATS)
+    return _upright(image)
 
 
-def _upright(picture: Image.Image) -> Image.Image:
-    _check_pixels(picture.size)
-    picture.load()
-    turn = _turn(picture)
-    return picture if turn is None else picture.transpose(turn)
+def _upright(image: Image.Image) -> Image.Image:
+    _check_pixels(image.size)
+    image.load()
+    if "exif" not in image.info:
+        return image
+    upright = image.copy()  # it may be the user's own
+    upright.format = image.format
+    # A camera's notes may be broken and the image sound.
+    with _quiet, warnings.catch_warnings(), contextlib.suppress(Exception):
+        warnings.simplefilter("ignore")
+        ImageOps.exif_transpose(upright, in_place=True)
+    return upright
 
 
-def _pixels(picture: Image.Image, grey: bool, size: int | None) -> npt.NDArray[np.uint8]:
-    picture = _flat(picture, "L" if grey else "RGB")
-    if size is not None and picture.size != (size, size):
-        picture = _square(picture, size)
-    pixels = np.array(picture, dtype=np.uint8)
+def _pixels(image: Image.Image, grey: bool, size: int | None) -> npt.NDArray[np.uint8]:
+    image = _flat(image, "L" if grey else "RGB")
+    if size is not None and image.size != (size, size):
+        image = _square(image, size)
+    pixels = np.array(image, dtype=np.uint8)
     return pixels.reshape(*pixels.shape[:2], -1)
 
 
@@ -151,7 +145,7 @@ def _check_pixels(size: tuple[int, int]) -> None:
 
 
 def _webp_size(data: bytes) -> tuple[int, int]:
-    """What a webp claims: its reader takes the memory as soon as it sees the header."""
+    """Return what a webp claims: its reader takes the memory as soon as it sees the header."""
     if data[:4] != b"RIFF" or data[8:12] != b"WEBP":
         return (0, 0)
     head = data[12:30].ljust(18, b"\0")
@@ -165,68 +159,57 @@ def _webp_size(data: bytes) -> tuple[int, int]:
     return width & 0x3FFF, height & 0x3FFF
 
 
-def _turn(picture: Image.Image) -> Image.Transpose | None:
-    if "exif" not in picture.info:
-        return None
-    with _quiet, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            return _UPRIGHT.get(picture.getexif().get(_ORIENTATION, 1))
-        except Exception:  # a camera's notes may be broken and the picture sound
-            return None
-
-
-def _is_grey(picture: Image.Image, data: bytes) -> bool:
-    if picture.mode == "P":
-        colours = np.array(picture.getpalette("RGB")).reshape(-1, 3)
-        used = colours[np.unique(np.asarray(picture))]
+def _is_grey(image: Image.Image, data: bytes) -> bool:
+    if image.mode == "P":
+        colours = np.array(image.getpalette("RGB")).reshape(-1, 3)
+        used = colours[np.unique(np.asarray(image))]
         return bool((used == used[:, :1]).all())
     # PIL opens grey with alpha and 16 bits as RGBA; bit 2 of a png's colour type says colour.
-    grey_png = picture.format == "PNG" and not data[25] & 2
-    return picture.mode in _GREY or grey_png
+    grey_png = image.format == "PNG" and not data[25] & 2
+    return image.mode in _GREY or grey_png
 
 
-def _flat(picture: Image.Image, mode: str) -> Image.Image:
-    """The picture as `L` or `RGB`, on white paper."""
-    if picture.mode.startswith("I"):
+def _flat(image: Image.Image, mode: str) -> Image.Image:
+    """Return the image as `L` or `RGB`, on white paper."""
+    if image.mode.startswith("I"):
         # PIL would clip 16 bits at 255, and show anything brighter as white.
-        values = np.asarray(picture).astype(np.int64).clip(0, 65535)
-        picture = Image.fromarray(((values * 255 + 32767) // 65535).astype(np.uint8))
-    elif "A" in picture.mode or "transparency" in picture.info:
-        ink = picture.convert("RGBA")
-        picture = Image.alpha_composite(Image.new("RGBA", ink.size, "white"), ink)
-    if picture.mode not in ("1", "L", "RGB"):
-        picture = picture.convert("RGB")
-    return picture.convert(mode)
+        values = np.asarray(image).astype(np.int64).clip(0, 65535)
+        image = Image.fromarray(((values * 255 + 32767) // 65535).astype(np.uint8))
+    elif "A" in image.mode or "transparency" in image.info:
+        ink = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", ink.size, "white"), ink)
+    if image.mode not in ("1", "L", "RGB"):
+        image = image.convert("RGB")
+    return image.convert(mode)
 
 
-def _square(picture: Image.Image, size: int) -> Image.Image:
-    """The middle square, scaled by Lanczos, as MAML's scripts prepared miniImageNet.
+def _square(image: Image.Image, size: int) -> Image.Image:
+    """Return the middle square, scaled by Lanczos, as MAML's scripts prepared miniImageNet.
 
-    PIL widens the filter when it shrinks a picture, so that thin strokes fade and do not break.
+    PIL widens the filter when it shrinks an image, so that thin strokes fade and do not break.
     """
-    short = min(picture.size)
-    left, top = ((side - short) // 2 for side in picture.size)
+    short = min(image.size)
+    left, top = ((side - short) // 2 for side in image.size)
     box = (left, top, left + short, top + short)
-    return picture.resize((size, size), Image.Resampling.LANCZOS, box)
+    return image.resize((size, size), Image.Resampling.LANCZOS, box)
 
 
 class _TooLargeError(Exception):
     pass
 
 
-def _bad(name: str, error: Exception) -> BadPicture:
-    """PIL lets through whatever its parsers stumble on, from SyntaxError to struct.error."""
+def _bad(name: str, error: Exception) -> BadImage:
+    """Return a named error for whatever PIL's parsers raise, from SyntaxError to struct.error."""
     if isinstance(error, _TooLargeError | Image.DecompressionBombError):
-        return BadPicture(
+        return BadImage(
             f"{name} claims too many pixels ({error}), so it is not decoded; the most is "
             f"{MAX_PIXELS:,}. Make it smaller or remove it"
         )
     if isinstance(error, UnidentifiedImageError):
-        return BadPicture(
+        return BadImage(
             f"{name} is empty, damaged, or neither png, jpeg, webp nor bmp; download or copy it "
             f"again, or convert it"
         )
-    return BadPicture(
+    return BadImage(
         f"{name} is damaged: {error or type(error).__name__}; download or copy it again"
     )

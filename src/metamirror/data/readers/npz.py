@@ -1,4 +1,8 @@
-"""numpy's archives of arrays, measured before they are believed."""
+"""numpy's archives of arrays, measured before they are believed.
+
+`numpy.load` takes memory for whatever shape a header claims, and unpacks a few bytes to as many as
+they grow to.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +19,7 @@ from metamirror.data.readers.archives import LARGE, bounded, check_readable, dam
 
 
 def read_npz(content: bytes, key: str, name: str) -> NDArray[Any]:
-    """One array of an npz, as a read-only view of its bytes.
-
-    numpy's own reader takes memory for whatever shape the header claims, and unpacks a few bytes to
-    as many as they grow to.
+    """Return one array of an npz, as a read-only view of its bytes.
 
     Args:
         content: the file.

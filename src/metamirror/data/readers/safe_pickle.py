@@ -21,6 +21,8 @@ from typing import Any
 
 import numpy as np
 
+_Unpickler: Any = pickle._Unpickler  # typeshed does not know its stack
+
 _MOST = 20_000_000
 """The most containers and remembered objects: tieredImageNet has five million."""
 
@@ -146,7 +148,7 @@ class _Instructions(dict[int, Callable[["_Reader"], None]]):
         raise _Refused(f"the instruction {chr(code)!r}")
 
 
-class _Reader(pickle._Unpickler):  # type: ignore[misc, name-defined]
+class _Reader(_Unpickler):  # type: ignore[misc]
     dispatch = _Instructions()
 
     def __init__(self, data: bytes):
@@ -298,7 +300,7 @@ def _counted(instruction: Callable[[_Reader], None]) -> Callable[[_Reader], None
 
 for _name in (*_AS_THEY_ARE.split(), *_COUNTED.split()):
     _code = getattr(pickle, _name)[0]
-    _instruction = pickle._Unpickler.dispatch[_code]  # type: ignore[attr-defined]
+    _instruction = _Unpickler.dispatch[_code]
     _Reader.dispatch[_code] = _counted(_instruction) if _name in _COUNTED.split() else _instruction
 for _name in ("BUILD", "BYTEARRAY8", "SETITEM", "SETITEMS", "DICT"):
     _Reader.dispatch[getattr(pickle, _name)[0]] = getattr(_Reader, f"load_{_name.lower()}")

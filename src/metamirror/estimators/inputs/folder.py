@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from metamirror.console import say
-from metamirror.data.readers.images import SUFFIXES
+from metamirror.data.image_set import SUFFIXES
 
 MOST_IMAGES = 10_000
 """More than a few-shot task ever has: whoever gives a larger folder means another one."""

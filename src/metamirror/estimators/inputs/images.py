@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from metamirror.data.readers.images import decode, fit, pixels_of
 from metamirror.data.readers.archives import LIMIT, bounded
+from metamirror.data.readers.images import decode, fit, pixels_of
 from metamirror.estimators.inputs.ink import drawn_on
 from metamirror.estimators.inputs.numbers import check_finite, check_real
 from metamirror.estimators.sklearn_api import check_flag

@@ -1,4 +1,4 @@
-"""What is known of a published data set, and how its pictures are found."""
+"""What is known of a published data set, and how its images are found."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Download:
 
 
 def as_stored(classes: Sequence[ImageClass], options: Any) -> tuple[ImageClass, ...]:
-    """The classes with the splits that were found on installation."""
+    """Return the classes with the splits that were found on installation."""
     return tuple(classes)
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A row of the registry.
+    """A published data set.
 
     Attributes:
         name: what users type.
@@ -39,7 +39,7 @@ class Benchmark:
         size: height and width as stored.
         channels: 1 for grey, 3 for colour.
         classes: the official number of classes of each split.
-        pictures: the official number of pictures in all.
+        images: the official number of images in all.
         md5: checksums of official files, by file name; only those known for certain.
         downloads: official files at stable addresses; none where a licence or a form is between.
         inverted: whether paper is white in the originals; ink is 1 here.
@@ -56,7 +56,7 @@ class Benchmark:
     size: int
     channels: int
     classes: Mapping[str, int]
-    pictures: int
+    images: int
     md5: Mapping[str, str] = field(default_factory=dict)
     downloads: Sequence[Download] = ()
     inverted: bool = False

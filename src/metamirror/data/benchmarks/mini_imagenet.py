@@ -1,0 +1,27 @@
+"""miniImageNet: a hundred classes of ImageNet, 600 images each."""
+
+from __future__ import annotations
+
+from metamirror.data.installing.benchmark import Benchmark
+from metamirror.data.installing.layouts import split_folders, split_lists
+from metamirror.data.installing.packed_images import split_pickles
+
+MINI_IMAGENET = Benchmark(
+    name="mini-imagenet",
+    title="miniImageNet (Vinyals et al., 2016; split of Ravi & Larochelle, 2017)",
+    licence="research only: ImageNet's terms, non-commercial, not to be passed on",
+    source=(
+        "images: ImageNet (image-net.org, after registration), cut to the lists "
+        "{train,val,test}.csv in github.com/twitter-research/meta-learning-lstm; ready-made copies "
+        "are passed around as mini-imagenet-cache-*.pkl or as images with those lists"
+    ),
+    layouts=[split_lists, split_pickles, split_folders],
+    forms=(
+        "images with train.csv, val.csv and test.csv; or one pickle for each split; or "
+        "train/CLASS/*.jpg, val/..., test/..."
+    ),
+    size=84,
+    channels=3,
+    classes={"train": 64, "val": 16, "test": 20},
+    images=60_000,
+)
