@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 import time
 from types import TracebackType
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
 
 SECONDS_BETWEEN_LINES = 10.0
 
@@ -47,6 +47,11 @@ class Progress:
         self.title, self.total, self.before, self.quiet = title, total, done, quiet
         self.bar: Bar | None = None
         if sys.stderr.isatty() and not quiet:
+            # Imported here: most programs that import the package show no bar.
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+            from rich.progress import Progress as Bar
+
             self.bar = Bar(
                 TextColumn("{task.description}"),
                 BarColumn(),
