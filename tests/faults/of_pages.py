@@ -22,7 +22,7 @@ from tests.faults.of_runs import as_json
 from tests.playground.drawings import request
 
 SOUND = {**request(steps=1), "start": PLAIN}
-PICTURE = {"picture": SOUND["classes"][0]["examples"][0]}
+PICTURE = {"image": SOUND["classes"][0]["examples"][0]}
 PATHS = st.one_of(
     st.sampled_from(
         [

@@ -92,6 +92,6 @@ def serve(times: int, warm_up: int = 2 * limits.MOST_MODELS) -> dict[str, Any]:
                 assert server.ask("/api/starts")[0] == 200
             else:
                 path = f"/api/models/{model[0]}/predict"
-                assert server.ask(path, {"picture": draw("ring", i)})[0] == 200
+                assert server.ask(path, {"image": draw("ring", i)})[0] == 200
 
         return watch_memory(times, warm_up, act, server.megabytes)

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from starlette.exceptions import HTTPException
 from starlette.testclient import TestClient
 
 from metamirror.playground import limits
 from metamirror.playground.app import make_app
 from metamirror.playground.choices import on_offer
-from metamirror.playground.refusal import Refusal
 from metamirror.playground.requests import read_adapt, read_predict
 from tests.playground.drawings import draw, pixels, request
 
@@ -180,11 +180,11 @@ def test_steps_into_infinity_are_a_reason_and_not_a_model(client):
 def test_questions_to_a_model_are_read_as_strictly(client):
     model = client.post("/api/adapt", json=request(steps=1)).json()["model"]
     where = f"/api/models/{model}/predict"
-    for wrong in (None, {}, {"picture": None}, {"picture": GREY, "path": "x"}, {"pictures": []}):
+    for wrong in (None, {}, {"image": None}, {"image": GREY, "path": "x"}, {"images": []}):
         refused(client.post(where, content=json.dumps(wrong), headers=JSON), 422)
     blank = {**GREY, "pixels": base64.b64encode(bytes(784)).decode()}
-    assert "blank" in refused(client.post(where, json={"picture": blank}), 422)
-    assert client.post(where, json={"picture": draw("ring")}).status_code == 200
+    assert "blank" in refused(client.post(where, json={"image": blank}), 422)
+    assert client.post(where, json={"image": draw("ring")}).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_questions_to_a_model_are_read_as_strictly(client):
 )
 def test_models_are_found_by_their_name_alone(client, name):
     refused(client.get(f"/api/models/{name}/file"), 404)
-    refused(client.post(f"/api/models/{name}/predict", json={"picture": GREY}), 404)
+    refused(client.post(f"/api/models/{name}/predict", json={"image": GREY}), 404)
 
 
 @pytest.mark.parametrize("number", ["5", "-1", "x", "1e3", "9" * 5000, "00"])
@@ -229,7 +229,7 @@ def test_after_all_that_the_server_still_learns(client):
     for wrong in [*WRONG.values()][::7]:
         client.post("/api/adapt", content=json.dumps(wrong), headers=JSON)
     model = client.post("/api/adapt", json=request(shapes=("ring", "bar"))).json()["model"]
-    answer = client.post(f"/api/models/{model}/predict", json={"picture": draw("bar", 4)})
+    answer = client.post(f"/api/models/{model}/predict", json={"image": draw("bar", 4)})
     assert np.argmax(answer.json()["probabilities"]) == 1
 
 
@@ -256,6 +256,6 @@ def test_whatever_is_sent_is_read_or_refused(value, field):
         refusal = None
         try:
             read(body)
-        except Refusal as error:
+        except HTTPException as error:
             refusal = error
-        assert refusal is None or refusal.response().status_code in (400, 422)
+        assert refusal is None or refusal.status_code in (400, 422)

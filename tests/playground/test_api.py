@@ -17,8 +17,8 @@ from metamirror.data.glyphs.alphabet import letters
 from metamirror.playground.app import make_app
 from metamirror.playground.choices import OWN, on_offer
 from metamirror.playground.images import Strokes, prepare
+from metamirror.playground.models import ModelStore
 from metamirror.playground.samples import SETS
-from metamirror.playground.shelf import Shelf
 from metamirror.playground.workers import Workers
 from metamirror.storage.atomic import write_json
 from tests.playground.drawings import SHAPES, draw, pixels, request
@@ -43,7 +43,7 @@ def adapted(client, **asked):
 
 
 def ask(client, model, picture):
-    answer = client.post(f"/api/models/{model}/predict", json={"picture": picture})
+    answer = client.post(f"/api/models/{model}/predict", json={"image": picture})
     assert answer.status_code == 200, answer.text
     return answer.json()["probabilities"]
 
@@ -198,9 +198,9 @@ def test_too_long_steps_of_gradient_descent_leave_the_chosen_geometry_its_answer
 
 
 def test_a_model_that_had_to_go_is_adapted_again(client):
-    with client_of(STARTS, shelf=Shelf(most=1)) as small:
+    with client_of(STARTS, store=ModelStore(most=1)) as small:
         gone, kept = (adapted(small, steps=1)["model"] for _ in range(2))
-        answer = small.post(f"/api/models/{gone}/predict", json={"picture": draw("ring")})
+        answer = small.post(f"/api/models/{gone}/predict", json={"image": draw("ring")})
         assert answer.status_code == 404
         assert "Adapt again" in answer.json()["error"]
         assert ask(small, kept, draw("ring"))
@@ -236,7 +236,7 @@ def test_the_letters_can_be_adapted_to_and_most_others_are_recognised(client):
         asked = {"start": "glyphs-maml", "steps": 5, "lr": None, "classes": given["classes"]}
         model = client.post("/api/adapt", json=asked).json()["model"]
         for one in given["tries"]:
-            chances = ask(client, model, one["picture"])
+            chances = ask(client, model, one["image"])
             right += names[int(np.argmax(chances))] == one["name"]
             total += 1
     assert right / total > 0.6
@@ -287,7 +287,7 @@ def test_a_grey_run_is_shown_what_it_was_trained_on(tmp_path, data, ink):
         asked = {"start": OWN, "steps": 1, "lr": None, "classes": classes}
         found = client.post("/api/adapt", json=asked).json()
         where = f"/api/models/{found['model']}"
-        seen = client.post(f"{where}/predict", json={"picture": pixels(photos[0])}).json()["seen"]
+        seen = client.post(f"{where}/predict", json={"image": pixels(photos[0])}).json()["seen"]
         assert (seen == pixels(photos[0])) != ink
         (tmp_path / "model").write_bytes(client.get(f"{where}/file").content)
     assert mm.FewShotClassifier.load(tmp_path / "model").ink == ink
@@ -295,5 +295,5 @@ def test_a_grey_run_is_shown_what_it_was_trained_on(tmp_path, data, ink):
 
 def test_a_run_without_pictures_is_refused(tmp_path):
     mm.save(mm.make_learner("maml", mm.models.MLP(1, 1)), tmp_path / "sine")
-    with pytest.raises(ValueError, match="takes no pictures"):
+    with pytest.raises(ValueError, match="takes no images"):
         on_offer(tmp_path / "sine")

@@ -125,7 +125,7 @@ def test_the_keyboard_alone_is_enough(browser):
             break
         assert element.accessible_name, element.get_attribute("outerHTML")
         seen.append(element.get_attribute("id") or element.accessible_name)
-    wanted = ["reset", "Example 1 of ayb: a picture", "start", "steps", "lr", "adapt"]
+    wanted = ["reset", "Example 1 of ayb: an image", "start", "steps", "lr", "adapt"]
     wanted += ["question", "clear", "question-file", "next", "download"]
     places = [seen.index(name) for name in wanted]
     assert places == sorted(places), seen
@@ -184,10 +184,10 @@ def test_starting_over_while_letters_are_on_their_way_leaves_an_empty_page(brows
 def test_letters_do_not_replace_ones_own_pictures_unasked(browser, tmp_path):
     browser.open(DESK)
     browser.one(".card input[type=file]").send_keys(str(photo(tmp_path / "ring.png", "ring")))
-    browser.until(lambda: "a picture" in browser.one(".pad").get_attribute("aria-label"))
+    browser.until(lambda: "an image" in browser.one(".pad").get_attribute("aria-label"))
     browser.click("#letters")
     browser.driver.switch_to.alert.dismiss()
-    assert "a picture" in browser.one(".pad").get_attribute("aria-label")
+    assert "an image" in browser.one(".pad").get_attribute("aria-label")
     assert len(browser.all(".card")) == 2
 
 
@@ -234,7 +234,7 @@ def test_pictures_are_chosen_dropped_and_pasted(browser, tmp_path):
     broken = tmp_path / "broken.png"
     broken.write_bytes(b"no picture")
     browser.one("#question-file").send_keys(str(broken))
-    browser.until(lambda: "broken.png is not a picture" in browser.one("#problem").text)
+    browser.until(lambda: "broken.png is not an image" in browser.one("#problem").text)
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])

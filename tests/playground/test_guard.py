@@ -9,16 +9,16 @@ import time
 
 import pytest
 import uvicorn
+from starlette.exceptions import HTTPException
 from starlette.testclient import TestClient
 from uvicorn.server import ServerState
 
 from metamirror.playground import limits
 from metamirror.playground.app import Playground, make_app
 from metamirror.playground.choices import on_offer
-from metamirror.playground.guard import HEADERS, Guard, Hosts
-from metamirror.playground.protocol import PunctualProtocol
-from metamirror.playground.refusal import Refusal
-from metamirror.playground.shelf import Shelf
+from metamirror.playground.guard import HEADERS, Guard, is_own_name
+from metamirror.playground.models import ModelStore
+from metamirror.playground.server import TimeoutProtocol
 from metamirror.playground.workers import Workers
 from tests.playground.drawings import request
 
@@ -53,7 +53,7 @@ def client():
     ],
 )
 def test_only_names_that_nobody_else_can_own_are_answered(bound, host, allowed):
-    assert Hosts(bound).allow(host) == allowed
+    assert is_own_name(host, bound) == allowed
 
 
 @pytest.mark.parametrize("path", ["/", "/api/starts", "/nowhere"])
@@ -137,7 +137,7 @@ def test_a_body_that_never_comes_is_not_waited_for(monkeypatch):
 
     headers = [(b"host", b"localhost"), (b"content-length", b"100")]
     scope = {"type": "http", "method": "POST", "path": "/api/adapt", "headers": headers}
-    asyncio.run(Guard(app, Hosts("127.0.0.1"))(scope, receive, send))
+    asyncio.run(Guard(app, "127.0.0.1")(scope, receive, send))
     assert sent[0]["status"] == 408
 
 
@@ -154,11 +154,11 @@ def talk(*turns):
     """What a server answers to pieces of a request, with a pause behind each, until it closes."""
 
     async def one():
-        config = uvicorn.Config(slow, http=PunctualProtocol, ws="none", lifespan="off")
+        config = uvicorn.Config(slow, http=TimeoutProtocol, ws="none", lifespan="off")
         config.load()
         state = ServerState()
         server = await asyncio.get_running_loop().create_server(
-            lambda: PunctualProtocol(config, state, {}), "127.0.0.1", 0
+            lambda: TimeoutProtocol(config, state, {}), "127.0.0.1", 0
         )
         async with server:
             reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
@@ -239,7 +239,7 @@ def test_gradient_descent_is_left_out_for_someone_who_left():
     left = threading.Event()
     left.set()
     workers = Workers(threads=1)
-    playground = Playground(choices, workers, Shelf())
+    playground = Playground(choices, workers, ModelStore())
     asked = request(start="glyphs-metasgd", steps=1)
     assert playground._adapt(json.dumps(asked).encode(), left)[1] is None
     workers.close()
@@ -249,34 +249,34 @@ def test_gradient_descent_is_left_out_for_someone_who_left():
 
 
 class Small:
-    def bytes_taken(self):
+    def nbytes(self):
         return 10
 
 
-def test_the_shelf_keeps_the_models_that_were_used_last():
-    shelf = Shelf(most=3, most_bytes=1000)
-    names = [shelf.put(Small()) for _ in range(3)]
-    shelf.get(names[0])
-    names.append(shelf.put(Small()))
-    assert len(shelf) == 3
-    with pytest.raises(Refusal, match="Adapt again"):
-        shelf.get(names[1])
-    assert shelf.get(names[0]) is not shelf.get(names[3])
+def test_the_store_keeps_the_models_that_were_used_last():
+    store = ModelStore(most=3, most_bytes=1000)
+    names = [store.put(Small()) for _ in range(3)]
+    store.get(names[0])
+    names.append(store.put(Small()))
+    assert len(store) == 3
+    with pytest.raises(HTTPException, match="Adapt again"):
+        store.get(names[1])
+    assert store.get(names[0]) is not store.get(names[3])
 
 
-def test_the_shelf_is_bounded_in_bytes_and_holds_one_in_any_case():
-    shelf = Shelf(most=100, most_bytes=25)
+def test_the_store_is_bounded_in_bytes_and_holds_one_in_any_case():
+    store = ModelStore(most=100, most_bytes=25)
     for _ in range(5):
-        last = shelf.put(Small())
-    assert len(shelf) == 2
-    tiny = Shelf(most_bytes=1)
+        last = store.put(Small())
+    assert len(store) == 2
+    tiny = ModelStore(most_bytes=1)
     last = tiny.put(Small())
     assert tiny.get(last)
 
 
 def test_names_of_models_cannot_be_guessed():
-    shelf = Shelf()
-    names = {shelf.put(Small()) for _ in range(50)}
+    store = ModelStore()
+    names = {store.put(Small()) for _ in range(50)}
     assert len(names) == 50
     assert min(map(len, names)) >= 20
 
@@ -285,9 +285,9 @@ def test_the_queue_has_an_end_and_empties():
     workers = Workers(threads=1, most_waiting=1)
     gate = threading.Event()
     waiting = [workers.submit(gate.wait) for _ in range(2)]
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(HTTPException) as refused:
         workers.submit(print)
-    assert refused.value.status == 503
+    assert refused.value.status_code == 503
     gate.set()
     for one in waiting:
         one.result()

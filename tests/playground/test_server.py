@@ -14,8 +14,8 @@ import pytest
 
 from metamirror.cli.main import main
 from metamirror.playground import limits
-from metamirror.playground.adaptation import adapt
 from metamirror.playground.choices import on_offer
+from metamirror.playground.models import adapt
 from metamirror.playground.requests import read_adapt, read_predict
 from serving import served
 from tests.playground.drawings import SHAPES, draw, request
@@ -55,8 +55,8 @@ def right_answer(kind: int) -> tuple[list[float], list[list[float]]]:
     """Losses, and the probabilities of one drawing of each shape, without a server."""
     wanted = read_adapt(json.dumps(asked_by(kind)).encode())
     model = adapt(starts()[wanted.start], wanted)
-    pictures = [read_predict(json.dumps({"picture": draw(s, 7)}).encode()).picture for s in SHAPES]
-    return model.described()["losses"], [model.ask(picture)[0] for picture in pictures]
+    pictures = [read_predict(json.dumps({"image": draw(s, 7)}).encode()) for s in SHAPES]
+    return model.described()["losses"], [model.predict(picture)[0] for picture in pictures]
 
 
 def one_client(server, client: int) -> tuple[list[float], list[list[float]]]:
@@ -66,7 +66,7 @@ def one_client(server, client: int) -> tuple[list[float], list[list[float]]]:
     chances = []
     for shape in SHAPES:
         where = f"/api/models/{found['model']}/predict"
-        status, content = server.ask(where, {"picture": draw(shape, 7)})
+        status, content = server.ask(where, {"image": draw(shape, 7)})
         assert status == 200, content
         chances.append(json.loads(content)["probabilities"])
     return found["chosen"]["losses"], chances

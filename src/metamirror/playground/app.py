@@ -9,6 +9,8 @@ from contextlib import asynccontextmanager
 from importlib.resources import files
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -17,14 +19,12 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from metamirror.playground import limits
-from metamirror.playground.adaptation import Model, adapt
 from metamirror.playground.choices import FIRST, PLAIN, Choice
-from metamirror.playground.guard import Guard, Hosts
+from metamirror.playground.guard import Guard, refusal
 from metamirror.playground.images import Pixels
-from metamirror.playground.refusal import Refusal
-from metamirror.playground.requests import Adapt, read_adapt, read_predict
+from metamirror.playground.models import Model, ModelStore, adapt
+from metamirror.playground.requests import read_adapt, read_predict
 from metamirror.playground.samples import SETS, sample
-from metamirror.playground.shelf import Shelf
 from metamirror.playground.workers import Workers
 from metamirror.report.styles import colours
 from metamirror.storage.atomic import to_json
@@ -43,13 +43,13 @@ class Playground:
     Args:
         choices: the starts on offer.
         workers: what computes.
-        shelf: where adapted models are kept.
+        store: where adapted models are kept.
     """
 
-    def __init__(self, choices: Mapping[str, Choice], workers: Workers, shelf: Shelf):
+    def __init__(self, choices: Mapping[str, Choice], workers: Workers, store: ModelStore):
         self._choices = choices
         self._workers = workers
-        self._shelf = shelf
+        self._store = store
         self._page = _page()
 
     def routes(self) -> list[Route]:
@@ -90,66 +90,66 @@ class Playground:
         number = request.path_params["number"]
         # Not by its value: Python refuses to read a number of 5,000 digits.
         if number not in map(str, range(len(SETS))):
-            raise Refusal(404, f"there are {len(SETS)} sets of letters, from 0")
+            raise HTTPException(404, f"there are {len(SETS)} sets of letters, from 0")
         return _answer(await self._workers.run(sample, int(number)))
 
     async def adapt(self, request: Request) -> Response:
-        """Adapts the chosen start, and gradient descent beside it."""
-        body = await request.body()
-        left = threading.Event()
+        """Adapt the chosen start, and gradient descent for comparison."""
+        gone = threading.Event()
         try:
-            model, plain = await self._while_there(request, self._adapt, body, left)
+            model, plain = await self._while_connected(
+                request, self._adapt, request.state.body, gone
+            )
         finally:
-            left.set()
-        name = self._shelf.put(model)
+            gone.set()
+        name = self._store.put(model)
         return _answer({"model": name, "chosen": model.described(), "plain": plain})
 
-    def _adapt(self, body: bytes, left: threading.Event) -> tuple[Model, dict[str, Any] | None]:
+    def _adapt(self, body: bytes, gone: threading.Event) -> tuple[Model, dict[str, Any] | None]:
         wanted = read_adapt(body)
-        choice = self._choices.get(wanted.start)
+        choice, plain = self._choices.get(wanted.start), self._choices.get(PLAIN)
         if choice is None:
-            raise Refusal(422, f"start is {wanted.start!a}; choose from {', '.join(self._choices)}")
+            raise HTTPException(
+                422, f"start is {wanted.start!a}; choose from {', '.join(self._choices)}"
+            )
         try:
             model = adapt(choice, wanted)
         except ValueError as error:
-            raise Refusal(422, str(error)) from error
-        beside = choice.key != PLAIN and not left.is_set()
-        return model, self._plain(wanted) if beside else None
-
-    def _plain(self, wanted: Adapt) -> dict[str, Any] | None:
-        choice = self._choices.get(PLAIN)
-        if choice is None:
-            return None
+            raise HTTPException(422, str(error)) from error
+        if plain is None or plain is choice or gone.is_set():
+            return model, None
         try:
-            return adapt(choice, wanted).described()
+            return model, adapt(plain, wanted).described()
         except ValueError as error:
             # A step size that suits the chosen geometry may be too long for gradient descent.
-            return {**choice.described(), "losses": None, "error": str(error)}
+            return model, {**plain.described(), "losses": None, "error": str(error)}
 
     async def predict(self, request: Request) -> Response:
-        """What a picture shows."""
-        model = self._shelf.get(request.path_params["model"])
-        body = await request.body()
-        probabilities, seen = await self._while_there(request, self._ask, model, body)
+        """Say what an image shows."""
+        model = self._store.get(request.path_params["model"])
+        probabilities, seen = await self._while_connected(
+            request, self._predict, model, request.state.body
+        )
         return _answer({"probabilities": probabilities, "seen": Pixels(seen).described()})
 
-    def _ask(self, model: Model, body: bytes) -> Any:
-        wanted = read_predict(body)
+    def _predict(self, model: Model, body: bytes) -> tuple[list[float], NDArray[np.uint8]]:
+        image = read_predict(body)
         try:
-            return model.ask(wanted.picture)
+            return model.predict(image)
         except ValueError as error:
-            raise Refusal(422, f"the picture {error}") from error
+            raise HTTPException(422, f"the image {error}") from error
 
-    async def _while_there(
+    async def _while_connected(
         self, request: Request, function: Callable[..., Any], *arguments: Any
     ) -> Any:
-        """The function's result. What has not begun is let go of when the one who asked leaves."""
+        """Return the function's result; what has not begun is cancelled if the client leaves."""
         work = asyncio.ensure_future(self._workers.run(function, *arguments))
-        end = asyncio.ensure_future(_end_of(request))
+        # Its body is read: all that can still come is the end of the connection.
+        end = asyncio.ensure_future(request.receive())
         try:
             await asyncio.wait({work, end}, return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
-                raise Refusal(408, "the one who asked has left")
+                raise HTTPException(408, "the client has left")
             return work.result()
         finally:
             work.cancel()
@@ -157,7 +157,7 @@ class Playground:
 
     async def download(self, request: Request) -> Response:
         """The adapted model as a file, made in memory."""
-        model = self._shelf.get(request.path_params["model"])
+        model = self._store.get(request.path_params["model"])
         content = await self._workers.run(model.file)
         # A name of our own making: neither classes nor folders have a say in it.
         said = f'attachment; filename="metamirror-{model.choice.method}.safetensors"'
@@ -171,11 +171,11 @@ def make_app(
     host: str,
     *,
     workers: Workers | None = None,
-    shelf: Shelf | None = None,
+    store: ModelStore | None = None,
 ) -> ASGIApp:
-    """The application, to be served at `host`."""
-    workers = Workers() if workers is None else workers
-    playground = Playground(choices, workers, Shelf() if shelf is None else shelf)
+    """Return the application, to be served at `host`."""
+    workers = workers or Workers()
+    playground = Playground(choices, workers, ModelStore() if store is None else store)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -184,26 +184,16 @@ def make_app(
 
     app = Starlette(
         routes=playground.routes(),
-        exception_handlers={
-            Refusal: _refused,
-            HTTPException: _no_such_thing,
-            Exception: _failed,
-        },
+        exception_handlers={HTTPException: _refused, Exception: _failed},
         lifespan=lifespan,
     )
     # An address is there or not; none is guessed.
     app.router.redirect_slashes = False
-    return Guard(app, Hosts(host))
-
-
-async def _end_of(request: Request) -> None:
-    """Returns when the connection ends."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+    return Guard(app, host)
 
 
 def _page() -> dict[str, tuple[str, bytes]]:
-    """The parts of the page by name: their kind and content."""
+    """Return kind and content of the parts of the page by name."""
     found = {"colours.css": (KINDS["css"], colours().encode())}
     for file in files("metamirror.playground").joinpath("page").iterdir():
         if kind := KINDS.get(file.name.rpartition(".")[2]):
@@ -216,19 +206,15 @@ def _answer(value: dict[str, Any]) -> Response:
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    if not isinstance(error, Refusal):
-        raise error
-    return error.response()
-
-
-async def _no_such_thing(request: Request, error: Exception) -> Response:
-    if not isinstance(error, HTTPException):
-        raise error
-    reason = {404: "there is nothing at this address", 405: f"{request.method} is not for this"}
-    words = reason.get(error.status_code, error.detail)
-    return JSONResponse({"error": words}, error.status_code, error.headers)
+    assert isinstance(error, HTTPException)
+    # The words of starlette's router say less.
+    if error.detail == "Not Found":
+        error.detail = "there is nothing at this address"
+    elif error.detail == "Method Not Allowed":
+        error.detail = f"{request.method} is not for this"
+    return refusal(error)
 
 
 async def _failed(request: Request, error: Exception) -> Response:
-    """Something we did not think of: the log has it, the page gets no part of it."""
+    """Answer to an error that nobody expected: the log has it, the page gets no part of it."""
     return JSONResponse({"error": "the server failed on this request; its log says why"}, 500)

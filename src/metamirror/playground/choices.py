@@ -6,13 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from metamirror.core.learner import Learner
 from metamirror.estimators.inputs.reader import image_shape
 from metamirror.estimators.starts import Start, open_start, shipped_names
 from metamirror.methods import METHODS
 from metamirror.playground import limits
+from metamirror.playground.images import Image, prepare
 from metamirror.report.styles import style_of
 from metamirror.training.config import load_config
 
@@ -23,7 +26,7 @@ FIRST = "glyphs-blockiaf"
 OWN = "run"
 """What requests call the user's own run: a word, and not its path."""
 INK = ("glyphs", "omniglot")
-"""Data sets of light ink on a dark ground: starts from these get the ink of a picture alone."""
+"""Data sets of light ink on a dark ground: starts from these get the ink of an image alone."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +39,8 @@ class Choice:
         method: its key in the registry.
         start: what the estimator takes.
         ways: classes that it can tell apart.
-        channels: of its pictures.
-        size: height and width of its pictures.
+        channels: of its images.
+        size: height and width of its images.
         ink: whether it knows light ink on a dark ground, and not photographs.
         steps: K in its training.
         lr: alpha in its training.
@@ -54,8 +57,12 @@ class Choice:
     steps: int
     lr: float
 
+    def prepare(self, image: Image) -> NDArray[np.uint8]:
+        """Return the image as the start takes it."""
+        return prepare(image, self.channels, self.size, self.ink)
+
     def described(self) -> dict[str, Any]:
-        """What the page is told."""
+        """Return what the page is told."""
         method = METHODS[self.method]
         return {
             "key": self.key,
@@ -71,52 +78,34 @@ class Choice:
 
 
 def on_offer(run: Path | None) -> dict[str, Choice]:
-    """The shipped starts for pictures, and the user's own run if there is one."""
-    found = {}
-    for name in shipped_names():
-        learner = open_start(name)
-        if image_shape(learner.model) is not None:
-            data = name.partition("-")[0]
-            found[name] = _choice(name, METHODS[_method(learner)].title, name, learner, data)
+    """Return the shipped starts for images, and the user's own run if there is one."""
+    shipped = {name: open_start(name) for name in shipped_names()}
+    found = {
+        name: _choice(name, "", name, learner, name.partition("-")[0])
+        for name, learner in shipped.items()
+        if image_shape(learner.model)
+    }
     if run is not None:
         learner = open_start(run)
-        title = f"{run.resolve().name} ({METHODS[_method(learner)].title})"
+        # A folder of `metamirror.save` does not say what it was trained on.
+        trained = (run / "config.json").is_file()
+        data = load_config(run).data.partition(":")[0] if trained else None
         # The learner and not its path: what is downloaded later need not tell where it lay.
-        found[OWN] = _choice(OWN, title, learner, learner, _data_of(run))
+        found[OWN] = _choice(OWN, run.resolve().name, learner, learner, data)
     return found
 
 
-def _choice(key: str, title: str, start: Start, learner: Learner, data: str | None) -> Choice:
+def _choice(key: str, name: str, start: Start, learner: Learner, data: str | None) -> Choice:
+    method = str((learner.config or {})["method"]).partition(":")[0]
+    title = f"{name} ({METHODS[method].title})" if name else METHODS[method].title
     shape = image_shape(learner.model)
     if shape is None:
-        raise ValueError(f"{title} takes no pictures: give the playground a run that does")
+        raise ValueError(f"{title} takes no images: give the playground a run that does")
     channels, size = shape
     ways = learner.outputs(torch.zeros(1, channels, size, size))
     if ways < limits.FEWEST_CLASSES:
         raise ValueError(
             f"{title} tells {ways} classes apart: the playground needs {limits.FEWEST_CLASSES}"
         )
-    return Choice(
-        key=key,
-        title=title,
-        method=_method(learner),
-        start=start,
-        ways=ways,
-        channels=channels,
-        size=size,
-        ink=channels == 1 and data in INK,
-        steps=learner.steps,
-        lr=learner.lr,
-    )
-
-
-def _data_of(run: Path) -> str | None:
-    """What a run was trained on; a folder of `metamirror.save` does not tell."""
-    if not (run / "config.json").is_file():
-        return None
-    return load_config(run).data.partition(":")[0]
-
-
-def _method(learner: Learner) -> str:
-    config = learner.config or {}
-    return str(config["method"]).partition(":")[0]
+    ink = channels == 1 and data in INK
+    return Choice(key, title, method, start, ways, channels, size, ink, learner.steps, learner.lr)

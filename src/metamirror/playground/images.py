@@ -1,4 +1,4 @@
-"""Drawings and picture files, made into what a start was trained on.
+"""Drawings and image files, made into what a start was trained on.
 
 Both the examples and what is to be recognised pass through here, so that they differ in what they
 show and not in how it was drawn: in neither place, size, pen nor paper.
@@ -36,7 +36,7 @@ class Pixels:
     values: NDArray[np.uint8]
 
     def described(self) -> dict[str, Any]:
-        """As requests and answers have it.
+        """Return the fields of requests and answers.
 
         >>> Pixels(np.zeros((1, 2, 1), np.uint8)).described()
         {'width': 2, 'height': 1, 'channels': 1, 'pixels': 'AAA='}
@@ -50,11 +50,11 @@ class Pixels:
         }
 
 
-Picture = Strokes | Pixels
+Image = Strokes | Pixels
 
 
-def prepare(picture: Picture, channels: int, size: int, ink: bool) -> NDArray[np.uint8]:
-    """The picture as a start takes it: (size, size, channels).
+def prepare(image: Image, channels: int, size: int, ink: bool) -> NDArray[np.uint8]:
+    """Return the image as a start takes it: (size, size, channels).
 
     A start for ink gets it light on a dark ground, in the middle and of a letter's size; any other
     gets the photograph as it is, or the drawing on white paper.
@@ -62,19 +62,19 @@ def prepare(picture: Picture, channels: int, size: int, ink: bool) -> NDArray[np
     >>> prepare(Strokes((((0.1, 0.1), (0.2, 0.3)),)), 1, 28, ink=True).shape
     (28, 28, 1)
     """
-    if isinstance(picture, Strokes):
-        drawn = _draw(picture, size)
+    if isinstance(image, Strokes):
+        drawn = _draw(image, size)
         return drawn if ink else np.repeat(255 - drawn, channels, axis=2)
-    return drawn_on(picture.values, size) if ink else fit(picture.values, size, channels)
+    return drawn_on(image.values, size) if ink else fit(image.values, size, channels)
 
 
 def _draw(drawing: Strokes, size: int) -> NDArray[np.uint8]:
-    """Light strokes on a dark ground, as thick however large the drawing was."""
+    """Return light strokes on a dark ground, as thick however large the drawing was."""
     lines = [np.array(line, np.float32) for line in drawing.lines]
     points = np.concatenate(lines)
     low, high = points.min(0), points.max(0)
     pen = PEN * size
-    # From pad to picture; what sticks out of the points is half a pen on each side.
+    # From pad to image; what sticks out of the points is half a pen on each side.
     scale = (LETTER * size - pen) / max(float((high - low).max()), SMALLEST)
     lines = [(line - (low + high) / 2) * scale + size / 2 for line in lines]
     # A single point is a line to itself: a dot.
@@ -82,14 +82,14 @@ def _draw(drawing: Strokes, size: int) -> NDArray[np.uint8]:
     ends = np.concatenate([line[min(len(line) - 1, 1) :] for line in lines])
     # Half a pixel on each side of the edge, over which the ink fades.
     ink = np.clip((pen + 1) / 2 - _distances(begins, ends, size), 0, 1)
-    picture: NDArray[np.uint8] = np.rint(255 * ink).astype(np.uint8)
-    return picture[..., None]
+    drawn: NDArray[np.uint8] = np.rint(255 * ink).astype(np.uint8)
+    return drawn[..., None]
 
 
 def _distances(
     begins: NDArray[np.float32], ends: NDArray[np.float32], size: int
 ) -> NDArray[np.float32]:
-    """From the centre of each pixel to the nearest of the line segments."""
+    """Return the distance from the centre of each pixel to the nearest line segment."""
     middles = np.arange(size, dtype=np.float32) + 0.5
     x, y = (axis[..., None] for axis in np.meshgrid(middles, middles))
     nearest = np.full((size, size), np.inf, np.float32)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 BODY_BYTES = 2_000_000
-"""Of a request: 25 colour pictures of the largest size, and room to spare."""
+"""Of a request: 25 colour images of the largest size, and room to spare."""
 DRAIN_BYTES = 64_000_000
 """Of a refused request that are read and dropped, so that its sender gets to see the reason."""
 HEADER_SECONDS = 10.0
@@ -19,7 +19,7 @@ MOST_STEPS = 20
 LARGEST_LR = 10.0
 
 SMALLEST_SIDE, LARGEST_SIDE = 8, 128
-"""Of a picture, in pixels."""
+"""Of an image, in pixels."""
 MOST_STROKES, MOST_POINTS = 100, 1_500
 """Of a drawing."""
 

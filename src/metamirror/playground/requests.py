@@ -1,4 +1,8 @@
-"""What a page may send, read strictly: a field too many is as wrong as one too few."""
+"""What a page may send, read strictly: a field too many is as wrong as one too few.
+
+Written by hand: the first mistake ends the reading, and the answer gives its place, its value and
+the rule. A validation library collects every mistake of a hostile request first.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +14,13 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
+from starlette.exceptions import HTTPException
 
 from metamirror.playground import limits
-from metamirror.playground.images import Picture, Pixels, Strokes
-from metamirror.playground.refusal import Refusal
+from metamirror.playground.images import Image, Pixels, Strokes
 
 JOINERS = dict.fromkeys(map(ord, "\u200c\u200d"))
-"""Invisible, and yet letters of Persian, Hindi and many signs of faces need them."""
+"""Invisible, and yet letters of Persian, Hindi and many emoji need them."""
 
 
 @dataclass(frozen=True)
@@ -27,55 +31,40 @@ class Adapt:
         start: which of those on offer.
         steps: K.
         lr: alpha, or None for that of the start's training.
-        names: of the classes.
-        examples: of each class.
+        classes: the examples of each class by its name.
     """
 
     start: str
     steps: int
     lr: float | None
-    names: tuple[str, ...]
-    examples: tuple[tuple[Picture, ...], ...]
-
-
-@dataclass(frozen=True)
-class Predict:
-    """Ask an adapted model what a picture shows."""
-
-    picture: Picture
+    classes: dict[str, list[Image]]
 
 
 def read_adapt(body: bytes) -> Adapt:
-    """The request from its JSON."""
+    """Return the request to adapt from its JSON."""
     fields = _fields(_document(body), "the request", ("start", "steps", "lr", "classes"))
-    classes = _list(fields["classes"], "classes", limits.FEWEST_CLASSES, limits.MOST_CLASSES)
-    names: list[str] = []
-    examples: list[tuple[Picture, ...]] = []
-    for i, entry in enumerate(classes):
+    classes: dict[str, list[Image]] = {}
+    given = _list(fields["classes"], "classes", limits.FEWEST_CLASSES, limits.MOST_CLASSES)
+    for i, entry in enumerate(given):
         where = f"classes[{i}]"
         parts = _fields(entry, where, ("name", "examples"))
-        names.append(_class_name(parts["name"], f"{where}.name"))
-        given = _list(parts["examples"], f"{where}.examples", 1, limits.MOST_EXAMPLES)
-        examples.append(
-            tuple(_picture(picture, f"{where}.examples[{k}]") for k, picture in enumerate(given))
-        )
-    for name in names:
-        if names.count(name) > 1:
+        name = _class_name(parts["name"], f"{where}.name")
+        if name in classes:
             _refuse(f"two classes have the name {name!r}; give each its own")
+        examples = _list(parts["examples"], f"{where}.examples", 1, limits.MOST_EXAMPLES)
+        classes[name] = [_image(one, f"{where}.examples[{k}]") for k, one in enumerate(examples)]
     lr = fields["lr"]
     return Adapt(
         start=_text(fields["start"], "start"),
-        steps=_whole(fields["steps"], "steps", 1, limits.MOST_STEPS),
+        steps=_number(fields["steps"], "steps", 1, limits.MOST_STEPS),
         lr=None if lr is None else _number(lr, "lr", 0.0, limits.LARGEST_LR),
-        names=tuple(names),
-        examples=tuple(examples),
+        classes=classes,
     )
 
 
-def read_predict(body: bytes) -> Predict:
-    """The request from its JSON."""
-    fields = _fields(_document(body), "the request", ("picture",))
-    return Predict(_picture(fields["picture"], "picture"))
+def read_predict(body: bytes) -> Image:
+    """Return the image of a request to predict from its JSON."""
+    return _image(_fields(_document(body), "the request", ("image",))["image"], "image")
 
 
 def _document(body: bytes) -> Any:
@@ -86,30 +75,27 @@ def _document(body: bytes) -> Any:
         return json.loads(body, parse_constant=no_constant)
     except (ValueError, RecursionError) as error:
         # The decoder's words hold a position and no more of the body than a letter or a number.
-        raise Refusal(400, f"the request is not valid JSON: {str(error)[:200]}") from None
+        raise HTTPException(400, f"the request is not valid JSON: {str(error)[:200]}") from None
 
 
-def _picture(value: Any, where: str) -> Picture:
-    """Strokes of a pen, or pixels."""
+def _image(value: Any, where: str) -> Image:
     if isinstance(value, dict) and "strokes" in value:
         return _strokes(_fields(value, where, ("strokes",))["strokes"], f"{where}.strokes")
     fields = _fields(value, where, ("width", "height", "channels", "pixels"))
     width, height = (
-        _whole(fields[side], f"{where}.{side}", limits.SMALLEST_SIDE, limits.LARGEST_SIDE)
+        _number(fields[side], f"{where}.{side}", limits.SMALLEST_SIDE, limits.LARGEST_SIDE)
         for side in ("width", "height")
     )
-    channels = fields["channels"]
-    if channels not in (1, 3) or isinstance(channels, bool | float):
-        _refuse(f"{where}.channels is {_short(channels)}; it must be 1 or 3")
+    channels = _number(fields["channels"], f"{where}.channels", 1, 3)
     count = width * height * channels
     try:
         pixels = base64.b64decode(_text(fields["pixels"], f"{where}.pixels", 4 * count), None, True)
     except (binascii.Error, ValueError):
         _refuse(f"{where}.pixels is not base64")
-    if len(pixels) != count:
+    if channels == 2 or len(pixels) != count:
         _refuse(
             f"{where}.pixels holds {len(pixels):,} bytes; {width} x {height} pixels of {channels} "
-            f"have {count:,}"
+            f"channels have {count:,}, and channels are 1 or 3"
         )
     return Pixels(np.frombuffer(pixels, np.uint8).reshape(height, width, channels))
 
@@ -122,11 +108,9 @@ def _strokes(value: Any, where: str) -> Strokes:
         points += len(_list(line, spot, 1, limits.MOST_POINTS))
         if points > limits.MOST_POINTS:
             _refuse(f"{where} has more than {limits.MOST_POINTS:,} points; draw less")
+        pairs = (_list(point, spot, 2, 2) for point in line)
         lines.append(
-            tuple(
-                (_number(x, spot, 0.0, 1.0), _number(y, spot, 0.0, 1.0))
-                for x, y in (_list(point, spot, 2, 2) for point in line)
-            )
+            tuple((_number(x, spot, 0.0, 1.0), _number(y, spot, 0.0, 1.0)) for x, y in pairs)
         )
     return Strokes(tuple(lines))
 
@@ -135,7 +119,7 @@ def _class_name(value: Any, where: str) -> str:
     name = unicodedata.normalize("NFC", _text(value, where, limits.NAME_LETTERS)).strip()
     if not name:
         _refuse(f"{where} is empty; give the class a name")
-    # Adapted models and folders of pictures take their class names from each other.
+    # Adapted models and folders of images take their class names from each other.
     bare = name.translate(JOINERS)
     if bare in ("", ".", "..") or "/" in bare or "\\" in bare or not bare.isprintable():
         _refuse(f"{where} is {name!r}; a name has no slashes, control characters or dots alone")
@@ -156,8 +140,7 @@ def _list(value: Any, where: str, fewest: int, most: int) -> list[Any]:
     if not isinstance(value, list):
         _refuse(f"{where} is {_short(value)}; it must be a list")
     if not fewest <= len(value) <= most:
-        how_many = f"{fewest} to {most:,}" if fewest < most else f"{most}"
-        _refuse(f"{where} has {len(value):,} entries; it must have {how_many}")
+        _refuse(f"{where} has {len(value):,} entries; it must have {fewest:,} to {most:,}")
     return value
 
 
@@ -169,25 +152,20 @@ def _text(value: Any, where: str, most: int = 100) -> str:
     return value
 
 
-def _whole(value: Any, where: str, least: int, most: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        _refuse(f"{where} is {_short(value)}; it must be a whole number from {least} to {most}")
-    return value
-
-
-def _number(value: Any, where: str, least: float, most: float) -> float:
-    right = isinstance(value, int | float) and not isinstance(value, bool)
+def _number(value: Any, where: str, least: float, most: float) -> Any:
+    """Return a number within limits: a whole number where these are whole."""
+    kinds, words = (int, "whole number") if isinstance(least, int) else (int | float, "number")
     # NaN lies in no interval.
-    if not right or not least <= value <= most:
-        _refuse(f"{where} is {_short(value)}; it must be a number from {least:g} to {most:g}")
-    return float(value)
+    if not isinstance(value, kinds) or isinstance(value, bool) or not least <= value <= most:
+        _refuse(f"{where} is {_short(value)}; it must be a {words} from {least:g} to {most:g}")
+    return type(least)(value)
 
 
 def _short(value: Any) -> str:
-    """A value in an answer: not all of it, and in letters that every encoding has."""
+    """Return a value for an answer: not all of it, and in letters that every encoding has."""
     words = ascii(value) if not isinstance(value, dict | list) else type(value).__name__
     return words if len(words) <= 60 else f"{words[:60]}..."
 
 
 def _refuse(reason: str) -> NoReturn:
-    raise Refusal(422, reason)
+    raise HTTPException(422, reason)

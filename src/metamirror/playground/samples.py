@@ -12,12 +12,12 @@ from metamirror.playground.images import Pixels
 SETS = ("ԱԲԺՀՖ", "ადკშხ", "ԳԵԽՃՋ", "ვზლჟჯ", "ԾՁՄՇՎ")
 """Armenian and Georgian; each set is a task."""
 TRIES = 3
-"""Further pictures of each letter, to be recognised."""
+"""Further images of each letter, to be recognised."""
 
 
 @cache
 def sample(number: int) -> dict[str, Any]:
-    """A set of letters by its number: classes of one example, and other pictures of them to try.
+    """Return a set of letters by its number: one example of each class, and images to try.
 
     >>> [entry["name"] for entry in sample(0)["classes"]]
     ['ayb', 'ben', 'zhe', 'ho', 'feh']
@@ -25,14 +25,14 @@ def sample(number: int) -> dict[str, Any]:
     names = [unicodedata.name(character).split()[-1].lower() for character in SETS[number]]
 
     def drawn(seed: int) -> list[tuple[str, dict[str, Any]]]:
-        pictures = draw(SETS[number], seed)[..., None]
-        return [(n, Pixels(p).described()) for n, p in zip(names, pictures, strict=True)]
+        images = draw(SETS[number], seed)[..., None]
+        return [(n, Pixels(p).described()) for n, p in zip(names, images, strict=True)]
 
     return {
-        "classes": [{"name": name, "examples": [picture]} for name, picture in drawn(0)],
+        "classes": [{"name": name, "examples": [image]} for name, image in drawn(0)],
         "tries": [
-            {"name": name, "picture": picture}
+            {"name": name, "image": image}
             for seed in range(1, TRIES + 1)
-            for name, picture in drawn(seed)
+            for name, image in drawn(seed)
         ],
     }

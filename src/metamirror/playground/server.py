@@ -1,28 +1,61 @@
-"""The server process: a socket, the application, and a line that says where it is."""
+"""The server process: a socket, HTTP with timeouts, and a line that says where the page is."""
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from pathlib import Path
 
+import h11
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from metamirror.console import say
 from metamirror.playground import limits
 from metamirror.playground.app import make_app
 from metamirror.playground.choices import on_offer
 from metamirror.playground.guard import is_local
-from metamirror.playground.protocol import PunctualProtocol
+
+
+class TimeoutProtocol(H11Protocol):
+    """Ends connections on which no request arrives.
+
+    uvicorn waits without end for the first line and the headers, so that a few hundred silent
+    clients would keep everyone else out.
+    """
+
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._wait_for_headers()
+
+    def handle_events(self) -> None:
+        super().handle_events()
+        self._wait_for_headers()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._stop_waiting()
+
+    def _wait_for_headers(self) -> None:
+        if self.conn.their_state is not h11.IDLE:
+            self._stop_waiting()
+        elif self._timer is None:
+            self._timer = self.loop.call_later(limits.HEADER_SECONDS, self.transport.close)
+
+    def _stop_waiting(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
 
 def serve(run: Path | None, host: str, port: int) -> None:
-    """Serves the page until it is interrupted."""
-    listening = listen(host, port)
-    with listening:
-        app = make_app(on_offer(run), host)
+    """Serve the page until it is interrupted."""
+    with listen(host, port) as listening:
         config = uvicorn.Config(
-            app,
-            http=PunctualProtocol,
+            make_app(on_offer(run), host),
+            http=TimeoutProtocol,
             ws="none",
             log_level="warning",
             access_log=False,
@@ -39,7 +72,7 @@ def serve(run: Path | None, host: str, port: int) -> None:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket at the address, or a ValueError that says why there is none."""
+    """Return a socket at the address, or raise a ValueError that says why there is none."""
     if not host:
         raise ValueError("host is empty; give an address, such as 127.0.0.1, or leave out --host")
     if not 0 <= port <= 65535:

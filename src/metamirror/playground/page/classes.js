@@ -1,7 +1,7 @@
 // The classes and their examples: a card each, with squares to draw in.
 
 import { Pad } from "./pad.js";
-import { FilePicture, InkPicture } from "./pictures.js";
+import { FileImage, InkImage } from "./images.js";
 
 const FEWEST = 2;
 const LETTERS = "ABCDE";
@@ -26,11 +26,11 @@ export class Classes {
   }
 
   /** Forgets everything; then the given classes, or two empty ones. */
-  fill(given = [{ name: "A", pictures: [] }, { name: "B", pictures: [] }]) {
+  fill(given = [{ name: "A", images: [] }, { name: "B", images: [] }]) {
     for (const card of [...this.cards]) this.#remove(card);
-    for (const { name, pictures } of given) {
+    for (const { name, images } of given) {
       const card = this.#add(name);
-      for (const picture of pictures) card.take(picture);
+      for (const image of images) card.take(image);
     }
   }
 
@@ -42,7 +42,7 @@ export class Classes {
 
   /** Whether there is anything that a person drew or brought along. */
   get own() {
-    return this.cards.some((card) => card.full.some((pad) => !(pad.picture instanceof InkPicture)));
+    return this.cards.some((card) => card.full.some((pad) => !(pad.image instanceof InkImage)));
   }
 
   /** As a request has them; throws with what is missing, and moves the focus there. */
@@ -123,16 +123,16 @@ class Card {
 
   get full() { return this.pads.filter((pad) => !pad.empty); }
 
-  take(picture) {
+  take(image) {
     if (this.full.length >= this.classes.mostExamples) {
       throw new Error(`A class has at most ${this.classes.mostExamples} examples.`);
     }
-    this.pads.find((pad) => pad.empty).show(picture);
+    this.pads.find((pad) => pad.empty).show(image);
   }
 
   async takeFiles(files) {
     try {
-      for (const file of files) this.take(await FilePicture.read(file));
+      for (const file of files) this.take(await FileImage.read(file));
     } catch (error) {
       this.classes.problem(error.message);
     }
@@ -174,9 +174,9 @@ class Card {
   #label() {
     const name = this.name.value || "a class";
     this.remove.setAttribute("aria-label", `Remove ${name}`);
-    this.files.setAttribute("aria-label", `Add pictures of ${name}`);
+    this.files.setAttribute("aria-label", `Add images of ${name}`);
     this.pads.forEach((pad, i) => {
-      const kind = pad.empty ? "empty" : pad.picture ? "a picture" : "a drawing";
+      const kind = pad.empty ? "empty" : pad.image ? "an image" : "a drawing";
       pad.canvas.setAttribute("aria-label", `Example ${i + 1} of ${name}: ${kind}`);
       const button = pad.canvas.nextElementSibling;
       button.disabled = pad.empty;

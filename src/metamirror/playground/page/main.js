@@ -2,7 +2,7 @@
 
 import { Chart, legend, numbers } from "./chart.js";
 import { Classes } from "./classes.js";
-import { InkPicture } from "./pictures.js";
+import { InkImage } from "./images.js";
 import { server } from "./server.js";
 import { Trial } from "./trial.js";
 
@@ -159,7 +159,7 @@ async function begin() {
       const kept = given.classes.slice(0, most);
       classes.fill(kept.map(({ name, examples }) => ({
         name,
-        pictures: examples.map((picture) => new InkPicture(picture)),
+        images: examples.map((image) => new InkImage(image)),
       })));
       trial.offer(given.tries.filter(({ name }) => kept.some((each) => each.name === name)));
       if (await adapt()) trial.next();
@@ -171,7 +171,7 @@ async function begin() {
   page.reset.addEventListener("click", reset);
   page.letters.addEventListener("click", letters);
 
-  // Pictures from elsewhere
+  // Images from elsewhere
 
   function take(element, files) {
     const card = classes.cardOf(element);
@@ -180,7 +180,7 @@ async function begin() {
     else return false;
     return true;
   }
-  let last = null; // where a pasted picture goes
+  let last = null; // where a pasted image goes
   document.addEventListener("focusin", ({ target }) => { last = target; });
   document.addEventListener("paste", (event) => {
     const files = [...event.clipboardData.files];
@@ -190,7 +190,7 @@ async function begin() {
   document.addEventListener("drop", (event) => {
     event.preventDefault();
     const files = [...event.dataTransfer.files];
-    if (files.length && !take(event.target, files)) problem("Drop pictures on a class or on the large square.");
+    if (files.length && !take(event.target, files)) problem("Drop images on a class or on the large square.");
   });
 
   reset();

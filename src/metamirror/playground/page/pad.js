@@ -1,4 +1,4 @@
-// A square to draw in, or to show a picture in.
+// A square to draw in, or to show an image in.
 
 const PEN = 0.085; // thickness on the screen; the server draws its own
 const STEP = 0.05; // of the keyboard's pen
@@ -12,7 +12,7 @@ export class Pad {
     this.canvas = canvas;
     this.changed = changed;
     this.strokes = [];
-    this.picture = null;
+    this.image = null;
     this.pen = null; // of the keyboard: {x, y, down}
     this.pointer = null; // that draws: of several fingers, the first
     pads.add(this);
@@ -22,16 +22,16 @@ export class Pad {
     this.paint();
   }
 
-  get empty() { return !this.picture && !this.strokes.length; }
+  get empty() { return !this.image && !this.strokes.length; }
 
   /** What is sent to the server. */
   value(channels) {
-    return this.picture ? this.picture.fields(channels) : { strokes: this.strokes };
+    return this.image ? this.image.fields(channels) : { strokes: this.strokes };
   }
 
-  show(picture) {
+  show(image) {
     this.strokes = [];
-    this.picture = picture;
+    this.image = image;
     this.#update();
   }
 
@@ -45,7 +45,7 @@ export class Pad {
     const context = canvas.getContext("2d");
     const ink = getComputedStyle(canvas).color;
     context.clearRect(0, 0, side, side);
-    if (this.picture) this.picture.paint(context, side, ink);
+    if (this.image) this.image.paint(context, side, ink);
     context.strokeStyle = context.fillStyle = ink;
     context.lineWidth = PEN * side;
     context.lineCap = context.lineJoin = "round";
@@ -79,7 +79,7 @@ export class Pad {
   }
 
   #begin(event) {
-    if (event.button !== 0 || this.picture || this.pointer !== null) return;
+    if (event.button !== 0 || this.image || this.pointer !== null) return;
     event.preventDefault();
     this.canvas.focus({ preventScroll: true });
     this.pen = null;
@@ -128,7 +128,7 @@ export class Pad {
       return;
     }
     const move = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
-    if (this.picture || !(event.key in move || event.key === " ")) return;
+    if (this.image || !(event.key in move || event.key === " ")) return;
     event.preventDefault();
     this.pen ??= { x: 0.5, y: 0.5, down: false };
     const { pen } = this;

@@ -36,6 +36,6 @@ export const server = {
   starts: () => ask("api/starts"),
   sample: (number) => ask(`api/samples/${number}`),
   adapt: (request, signal) => ask("api/adapt", request, signal),
-  predict: (model, picture) => ask(`api/models/${model}/predict`, { picture }),
+  predict: (model, image) => ask(`api/models/${model}/predict`, { image }),
   file: (model) => `api/models/${model}/file`,
 };

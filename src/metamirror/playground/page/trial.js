@@ -1,7 +1,7 @@
 // New drawings, and what the adapted model makes of them while they are drawn.
 
 import { Pad } from "./pad.js";
-import { FilePicture, InkPicture } from "./pictures.js";
+import { FileImage, InkImage } from "./images.js";
 import { server } from "./server.js";
 
 const PAUSE = 90; // milliseconds without a change, after which the server is asked
@@ -43,8 +43,8 @@ export class Trial {
 
   next() {
     this.at = (this.at + 1) % this.tries.length;
-    const { name, picture } = this.tries[this.at];
-    this.pad.show(new InkPicture(picture));
+    const { name, image } = this.tries[this.at];
+    this.pad.show(new InkImage(image));
     this.answer = name;
     if (this.model) this.page.verdict.textContent = "…";
   }
@@ -59,7 +59,7 @@ export class Trial {
 
   async takeFiles(files) {
     try {
-      if (files.length) this.pad.show(await FilePicture.read(files[0]));
+      if (files.length) this.pad.show(await FileImage.read(files[0]));
     } catch (error) {
       this.problem(error.message);
     }
@@ -112,7 +112,7 @@ export class Trial {
     }, 700);
     const context = this.page.seen.getContext("2d");
     this.page.seen.width = this.page.seen.height = seen.width;
-    new InkPicture(seen).paint(context, seen.width, "#fff");
+    new InkImage(seen).paint(context, seen.width, "#fff");
     this.page["seen-note"].hidden = false;
   }
 

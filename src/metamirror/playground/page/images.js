@@ -1,4 +1,4 @@
-// Pictures that were not drawn here: files, and letters from the server.
+// Images that were not drawn here: files, and letters from the server.
 
 const SIDE = 112; // the longer side of what is sent
 const MOST_BYTES = 40e6;
@@ -11,14 +11,14 @@ function encode(bytes) {
 }
 
 /** A photograph or any other file that the browser can show. */
-export class FilePicture {
+export class FileImage {
   static async read(file) {
     if (file.size > MOST_BYTES) throw new Error(`${file.name} has more than 40 MB`);
     let bitmap;
     try {
       bitmap = await createImageBitmap(file);
     } catch {
-      throw new Error(`${file.name || "This"} is not a picture that the browser can read`);
+      throw new Error(`${file.name || "This"} is not an image that the browser can read`);
     }
     const scale = SIDE / Math.max(bitmap.width, bitmap.height);
     const side = (length) => Math.max(8, Math.round(length * scale));
@@ -32,7 +32,7 @@ export class FilePicture {
     context.fillRect(0, 0, canvas.width, canvas.height);
     context.drawImage(bitmap, 0, 0, canvas.width, canvas.height);
     bitmap.close();
-    return new FilePicture(canvas);
+    return new FileImage(canvas);
   }
 
   constructor(canvas) { this.canvas = canvas; }
@@ -58,7 +58,7 @@ export class FilePicture {
 }
 
 /** Light ink on a dark ground, as the server sends it; shown in the colour of the text. */
-export class InkPicture {
+export class InkImage {
   constructor(fields) { this.sent = fields; }
 
   fields() { return this.sent; }
