@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import metamirror as mm
-from metamirror.cli.main import main
+from metamirror.cli.main import COMMANDS, main
 
 ENVIRONMENT = {
     **os.environ,
@@ -41,6 +41,37 @@ def run(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "run"
     assert train(folder, "--seed", "3") == 0
     return folder
+
+
+# Commands
+
+
+def test_help_lists_the_commands(capsys):
+    assert main(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert all(f"  {name} " in out for name in COMMANDS)
+    assert main(["data", "--help"]) == 0
+    assert "data show" in (out := capsys.readouterr().out)
+    assert "train" not in out
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help(name: str, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main([*name.split(), "--help"])
+    assert not stop.value.code
+    assert f"usage: metamirror {name}" in capsys.readouterr().out
+
+
+def test_help_imports_nothing_heavy():
+    code = "import sys; from metamirror.cli.main import main; main(['--help']); print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=ENVIRONMENT
+    )
+    loaded = {name.split(".")[0] for name in done.stdout.split()} & {"matplotlib", "PIL", "sklearn"}
+    rooms = {name for name in done.stdout.split() if name.startswith("metamirror.")}
+    assert not loaded
+    assert not {f"metamirror.{room}" for room in ("experiments", "report", "playground")} & rooms
 
 
 # methods

@@ -118,11 +118,11 @@ def test_mistakes_end_with_exit_code_2(folder: Path, model: Path, tmp_path: Path
         ("adapt", "glyphs-maml", *support, "--out", str(tmp_path / "a/b")): "there is no folder",
         ("predict", str(tmp_path / "none"), picture): "there is no",
         ("predict", str(damaged), picture): "damaged",
-        ("predict", str(model)): "which pictures",
+        ("predict", str(model)): "which images",
         ("predict", str(model), str(tmp_path / "none.png")): "there is no image",
         ("predict", str(model), __file__): "neither png, jpeg",
         ("predict", str(model), str(tmp_path)): "is a folder",
-        ("predict", str(regressor), picture): "does not take pictures",
+        ("predict", str(regressor), picture): "does not take images",
         ("export", str(model), "--format", "tflite", *out): "tflite",
         ("export", str(damaged), *out): "damaged",
     }

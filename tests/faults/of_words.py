@@ -11,7 +11,8 @@ from unittest.mock import patch
 
 from hypothesis import strategies as st
 
-from metamirror.cli.main import COMMANDS, Group, default_folder, main, parse
+from metamirror.cli.main import COMMANDS, main, parse
+from metamirror.cli.runs import default_folder
 from metamirror.core import priors
 from metamirror.data.augment import augmentation
 from metamirror.data.own_folder import parse_folder
@@ -25,7 +26,6 @@ from tests.faults.damage import ODD_WORDS
 from tests.faults.fuzzing import Target
 from tests.faults.of_runs import write
 
-GROUPS = [name for name, command in COMMANDS.items() if isinstance(command, Group)]
 FLAGS = [
     *(
         "--method",
@@ -61,7 +61,7 @@ WORDS = st.one_of(
     st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=8),
 )
 LINES = st.tuples(st.sampled_from([*COMMANDS]), st.lists(WORDS, max_size=7)).map(
-    lambda line: [line[0], *line[1]]
+    lambda line: [*line[0].split(), *line[1]]
 )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -39,25 +38,25 @@ def adapt(
     device: str = "auto",
     json: bool = False,
 ) -> None:
-    """Adapts a trained start to labelled pictures and writes the adapted model, one file.
+    """Adapt a trained start to labelled images and write the adapted model, one file.
 
     Args:
         run: a shipped start, such as glyphs-blockiaf; a run folder; or a folder of metamirror.save.
-        support: a folder with one sub-folder of pictures for each class.
+        support: a folder with one sub-folder of images for each class.
         out: the file of the adapted model.
         steps: inner steps, if other than in training.
-        lr: inner step size, if other than in training.
-        early_stopping: stop once the loss of the pictures stops falling.
-        calibrate: fit a temperature on held-out pictures; needs two of each class.
+        lr: inner learning rate, if other than in training.
+        early_stopping: stop once the loss of the images stops falling.
+        calibrate: fit a temperature on held-out images; needs two of each class.
         invert: exchange dark and light, as for dark ink on white paper with a glyphs start.
-        ink: look for what is drawn, on light or dark ground, and bring it to a letter's size and
+        ink: find what is drawn, on a light or dark ground, and bring it to a letter's size and
             place, as the playground does.
-        seed: of the method's own noise, where it has any.
+        seed: the seed of the method's own noise, where it has any.
         device: auto (CUDA, MPS or CPU, in this order), or one of them.
         json: print one JSON document.
     """
     _check_target(out)
-    pictures, labels = labelled_images(support)
+    images, labels = labelled_images(support)
     classifier = FewShotClassifier(
         run,
         steps=steps,
@@ -68,10 +67,10 @@ def adapt(
         ink=ink,
         device=device,
         random_state=seed,
-    ).fit(pictures, labels)
+    ).fit(images, labels)
     if not invert and run in shipped_names() and float(classifier.support_.x.median()) > 0.5:
         say(
-            f"note: the ground of these pictures is light, and {run} knows light ink on a dark "
+            f"note: the ground of these images is light, and {run} knows light ink on a dark "
             f"ground: --invert exchanges them, --ink also brings drawings to a letter's size"
         )
     classifier.save(out)
@@ -90,7 +89,7 @@ def adapt(
         print(to_json(facts))
         return
     print(
-        f"{len(pictures)} pictures of {len(classes)} classes ({printable(', '.join(classes))}): "
+        f"{len(images)} images of {len(classes)} classes ({printable(', '.join(classes))}): "
         f"{classifier.n_steps_} steps in {1000 * classifier.adaptation_seconds_:.0f} ms, loss "
         f"{classifier.losses_[0]:.3f} -> {classifier.losses_[-1]:.3f}"
     )
@@ -98,7 +97,7 @@ def adapt(
 
 
 def predict(model: Model, images: Images, json: bool = False) -> None:
-    """Says to which class each picture belongs, and how probable that is.
+    """Print to which class each image belongs, and how probable that is.
 
     Args:
         model: a file that metamirror adapt, or save in Python, wrote.
@@ -107,9 +106,9 @@ def predict(model: Model, images: Images, json: bool = False) -> None:
     """
     estimator = load_model(model)
     if not images:
-        raise ValueError("which pictures? Give one or more files after the model")
+        raise ValueError("which images? Give one or more files after the model")
     if image_shape(estimator.learner_.model) is None:
-        raise ValueError(f"{model} does not take pictures: load it in Python and call predict")
+        raise ValueError(f"{model} does not take images: load it in Python and call predict")
     rows = _predictions(estimator, images)
     if json:
         classes = getattr(estimator, "classes_", None)
@@ -127,7 +126,7 @@ def predict(model: Model, images: Images, json: bool = False) -> None:
 def export(
     model: Model, out: Path, format: Annotated[Format, tyro.conf.arg(name="format")] = "onnx"
 ) -> None:
-    """Writes an adapted model for other programs: ONNX, or torch's exported program (.pt2).
+    """Write an adapted model for other programs: ONNX, or torch's exported program (.pt2).
 
     Args:
         model: a file that metamirror adapt, or save in Python, wrote.
@@ -155,15 +154,8 @@ def _predictions(estimator: FewShotEstimator, images: tuple[Path, ...]) -> list[
 
 
 def _check_target(out: Path) -> None:
-    """Before the work, not after it."""
+    """Refuse a target that cannot be written, before the work."""
     if out.is_dir():
         raise ValueError(f"{out} is a folder: give the name of a file with --out")
     if not out.absolute().parent.is_dir():
         raise ValueError(f"there is no folder {out.absolute().parent}: make it, or choose another")
-
-
-ADAPT_COMMANDS: dict[str, Callable[..., None]] = {
-    "adapt": adapt,
-    "predict": predict,
-    "export": export,
-}

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
-from rich.console import Console
-from rich.table import Table
 
 from metamirror.data import BENCHMARKS, DATA_SETS, ImageTasks, open_images, tasks
 from metamirror.data.addressing import SPLITS
@@ -19,7 +16,6 @@ from metamirror.data.installing.install import differences, download
 from metamirror.data.own_folder import FOLDER_SIZE, folder_name, open_folder
 from metamirror.data.registry import check_size
 from metamirror.data.store import DamagedSet, Store, data_home
-from metamirror.report.figures.task import draw_task
 from metamirror.storage.atomic import to_json
 
 Name = Annotated[str, tyro.conf.Positional]
@@ -44,6 +40,9 @@ def list_data(json: bool = False, data_dir: Path | None = None) -> None:
     if json:
         print(to_json({"data_dir": str(store.root), "data": rows}))
         return
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table(title=f"Installed data live in {store.root}")
     for column in ("name", "installed", "classes", "what", "licence"):
         table.add_column(column, overflow="fold", no_wrap=column in ("name", "classes"))
@@ -150,7 +149,7 @@ def show_data(
         shots: support images of each class.
         queries: query images of each class.
         image_size: height and width, if other than stored.
-        seed: of the draw.
+        seed: the seed of the tasks.
         step: which task of that seed.
         data_dir: where installed data live.
     """
@@ -160,6 +159,8 @@ def show_data(
     )  # fmt: skip
     if not isinstance(stream, ImageTasks):
         raise ValueError(f"{name} has no images to show")
+    from metamirror.report.figures.task import draw_task
+
     draw_task(stream.task(step, 0), stream.names(step, 0), out)
     print(f"image: {out}")
 
@@ -219,11 +220,3 @@ def _summary(name: str, facts: dict[str, Any]) -> str:
         f"train/val/test) x {each} images = {found['pictures']:,}, {height}x{width}x{channels}"
         f"{left_out}"
     )
-
-
-DATA_COMMANDS: dict[str, Callable[..., None]] = {
-    "list": list_data,
-    "add": add_data,
-    "check": check_data,
-    "show": show_data,
-}

@@ -1,21 +1,19 @@
-"""The commands of experiments: the paper's table, its small sibling, its complexity appendix."""
+"""`metamirror compare`, `quickstart` and `cost`."""
 
 from __future__ import annotations
 
-import re
 import shlex
 import shutil
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import asdict, fields, make_dataclass, replace
-from dataclasses import field as dataclass_field
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
 
+from metamirror.cli.runs import Imports
 from metamirror.data.own_folder import absolute_folder
 from metamirror.experiments.comparison.compare import compare as run_comparison
 from metamirror.experiments.comparison.launchers.local import LocalLauncher
@@ -34,132 +32,115 @@ from metamirror.report.page import write_report
 from metamirror.report.tables import cost_table, show, write_tables
 from metamirror.storage.atomic import to_json
 from metamirror.training.config import RunConfig
-
-OF_THE_GRID = ("method", "shots", "seed", "lr")
-"""Settings of a run that `compare` has its own flags for."""
+from metamirror.training.user_modules import import_modules
 
 
-def common_settings(base: RunConfig) -> Any:
-    """A dataclass with the settings that all runs of a comparison share, for tyro to make flags of.
+@dataclass(frozen=True)
+class Settings(RunConfig):
+    """The settings that all runs of a comparison share; `compare` has its own flags for the rest.
 
-    Its default is `base`.
+    tyro wants a name for each field, also where it is no flag.
     """
-    hints = get_type_hints(RunConfig)
-    said = dict(re.findall(r"^ {8}(\w+): (.+)$", RunConfig.__doc__ or "", re.MULTILINE))
-    shared = [f.name for f in fields(RunConfig) if f.name not in OF_THE_GRID]
-    made = make_dataclass(
-        "Settings",
-        [
-            (
-                name,
-                Annotated[hints[name], tyro.conf.arg(help=said[name])],
-                dataclass_field(default=getattr(base, name)),
-            )
-            for name in shared
-        ],
-        frozen=True,
-    )
-    return made()
+
+    method: Annotated[str, tyro.conf.Fixed, tyro.conf.arg(name="any-method")] = "maml"
+    shots: Annotated[int, tyro.conf.Fixed, tyro.conf.arg(name="any-shots")] = RunConfig.shots
+    seed: Annotated[int, tyro.conf.Fixed, tyro.conf.arg(name="any-seed")] = RunConfig.seed
+    lr: Annotated[float, tyro.conf.Fixed, tyro.conf.arg(name="any-lr")] = RunConfig.lr
+    imports: tyro.conf.Fixed[tuple[str, ...]] = ()
 
 
-def compare_from(base: RunConfig | None) -> Callable[..., None]:
-    """The command `compare` with the settings that its flags start from, if a file gives them."""
-    start = base or RunConfig(method="maml")
-    settings_of_all = common_settings(start)
-    usual_shots = "1,5" if base is None else str(base.shots)
+def compare(
+    out: Path,
+    settings: Annotated[Settings, tyro.conf.arg(name="")],
+    config: Path | None = None,
+    methods: str = "all",
+    shots: str | None = None,
+    seeds: str = "3",
+    lr: str | None = None,
+    search: str | None = None,
+    search_geometry: str | None = None,
+    search_iterations: int = 1_000,
+    search_tasks: int = 200,
+    recipes: Recipes = "common",
+    controls: bool = True,
+    test_tasks: int = 600,
+    jobs: int = 1,
+    device: str = "auto",
+    data_dir: Path | None = None,
+    imports: Imports = (),
+    json: bool = False,
+) -> None:
+    """Train methods x shots x seeds under one protocol and write the paper's table.
 
-    def compare(
-        out: Path,
-        settings: Any = settings_of_all,
-        config: Path | None = None,
-        methods: str = "all",
-        shots: str = usual_shots,
-        seeds: str = "3",
-        lr: str | None = None,
-        search: str | None = None,
-        search_geometry: str | None = None,
-        search_iterations: int = 1_000,
-        search_tasks: int = 200,
-        recipes: Recipes = "common",
-        controls: bool = True,
-        test_tasks: int = 600,
-        jobs: int = 1,
-        device: str = "auto",
-        data_dir: Path | None = None,
-        json: bool = False,
-    ) -> None:
-        """Trains methods x shots x seeds under one protocol and writes the paper's table.
+    Started again with the same arguments, it continues where it stopped.
 
-        Started again with the same words, it goes on where it stopped.
-
-        Args:
-            out: where runs, tables and the report go.
-            settings: of every run.
-            config: a file to start from, RUN/config.json or one of configs/; flags override it.
-            methods: all, or names such as maml,blockiaf:variant=released.
-            shots: labelled examples a class, a group of columns each, such as 1,5.
-            seeds: how many, with exceptions by row, such as 1,maml=3,blockiaf=3.
-            lr: inner step size, with exceptions by row, such as 0.05,maml=0.1.
-            search: inner step sizes to choose from on validation tasks, such as 0.01,0.03,0.1.
-            search_geometry: with --search, outer rates to choose from as well for what is
-                learned beside the start, such as 0.001,0.0003.
-            search_iterations: outer steps of each run of the search.
-            search_tasks: validation tasks that choose.
-            recipes: train all methods alike, or each as its authors did where that is known.
-            controls: add the rows without which nobody can say that a geometry helped.
-            test_tasks: the same for all rows.
-            jobs: runs at a time; they share the cores.
-            device: auto (CUDA, MPS or CPU, in this order), or one of them.
-            data_dir: where the data are, if not in the usual place.
-            json: print one JSON document.
-        """
-        common = asdict(settings)
-        if common["data"].startswith("folder:"):
-            common["data"] = absolute_folder(common["data"])
-        base = RunConfig(method="maml", **common, lr=start.lr)
-        chosen = None
-        if search is not None:
-            if lr is not None:
-                raise ValueError(f"lr is {lr} and search is {search}: give one of them")
-            candidates = read_numbers("search", search, float)
-            chosen = Search(candidates, search_iterations, search_tasks)
-        if search_geometry is not None:
-            if chosen is None or base.geometry_lr is not None:
-                raise ValueError(
-                    f"search_geometry is {search_geometry}, search {search} and geometry_lr "
-                    f"{base.geometry_lr}: it goes with search, and in place of geometry_lr"
-                )
-            beside = read_numbers("search_geometry", search_geometry, float)
-            chosen = replace(chosen, geometry=beside)
-        spec = Spec(
-            base=base,
-            methods=read_methods(methods),
-            shots=read_numbers("shots", shots, int),
-            out=out,
-            seeds=seeds,
-            lr=lr or "",
-            recipes=recipes,
-            controls=controls,
-            test_tasks=test_tasks,
-            search=chosen,
-            device=device,
-            data_dir=data_dir,
+    Args:
+        out: where runs, tables and the report go.
+        settings: the settings of every run.
+        config: a file to start from, RUN/config.json or one of configs/; flags override it.
+        methods: all, or names such as maml,blockiaf:variant=released.
+        shots: labelled examples a class, a group of columns each; by default 1,5 or the file's.
+        seeds: how many, with exceptions by row, such as 1,maml=3,blockiaf=3.
+        lr: inner learning rate, with exceptions by row, such as 0.05,maml=0.1.
+        search: inner learning rates to choose from on validation tasks, such as 0.01,0.03,0.1.
+        search_geometry: with --search, the outer learning rates of the geometry parameters to
+            choose from as well, such as 0.001,0.0003 (MAML has none).
+        search_iterations: outer steps of each run of the search.
+        search_tasks: validation tasks that choose.
+        recipes: train all methods alike, or each as its authors did where that is known.
+        controls: add the rows without which nobody can say that a geometry helped.
+        test_tasks: test tasks, the same for all rows.
+        jobs: runs at a time; they share the cores.
+        device: auto (CUDA, MPS or CPU, in this order), or one of them.
+        data_dir: where the data are, if not in the usual place.
+        imports: a module that registers methods of your own, imported first.
+        json: print one JSON document.
+    """
+    import_modules(imports)
+    base = RunConfig(**{**asdict(settings), "method": "maml", "seed": 0, "imports": imports})
+    if base.data.startswith("folder:"):
+        base = replace(base, data=absolute_folder(base.data))
+    shots = shots or ("1,5" if config is None else str(base.shots))
+    if search is not None and lr is not None:
+        raise ValueError(f"lr is {lr} and search is {search}: give one of them")
+    if search_geometry is not None and (search is None or base.geometry_lr is not None):
+        raise ValueError(
+            f"search_geometry is {search_geometry}, search {search} and geometry_lr "
+            f"{base.geometry_lr}: it goes with search, and in place of geometry_lr"
         )
-        with LocalLauncher(jobs) as launcher:
-            table = run_comparison(spec, launcher, write_tables)
-        write_report(out, data_dir=data_dir)
-        if json:
-            print(to_json(table))
-            return
-        show(table, Console())
-        print(f"written: {out / 'table.md'} (.csv, .tex, .json) and {out / 'report.html'}")
-
-    compare.__annotations__["settings"] = Annotated[type(settings_of_all), tyro.conf.arg(name="")]
-    return compare
+    chosen = None
+    if search is not None:
+        candidates = read_numbers("search", search, float)
+        chosen = Search(candidates, search_iterations, search_tasks)
+        if search_geometry is not None:
+            rates = read_numbers("search_geometry", search_geometry, float)
+            chosen = replace(chosen, geometry=rates)
+    spec = Spec(
+        base=replace(base, shots=RunConfig.shots),
+        methods=read_methods(methods),
+        shots=read_numbers("shots", shots, int),
+        out=out,
+        seeds=seeds,
+        lr=lr or "",
+        recipes=recipes,
+        controls=controls,
+        test_tasks=test_tasks,
+        search=chosen,
+        device=device,
+        data_dir=data_dir,
+    )
+    with LocalLauncher(jobs) as launcher:
+        table = run_comparison(spec, launcher, write_tables)
+    write_report(out, data_dir=data_dir)
+    if json:
+        print(to_json(table))
+        return
+    show(table, Console())
+    print(f"written: {out / 'table.md'} (.csv, .tex, .json) and {out / 'report.html'}")
 
 
 def quickstart(minutes: float = 6.0, out: Path = Path("quickstart")) -> None:
-    """Meta-trains every method on built-in letters, prints a table and writes a report.
+    """Meta-train every method on built-in letters, print a table and write a report.
 
     Needs no data and no download.
 
@@ -180,7 +161,7 @@ def quickstart(minutes: float = 6.0, out: Path = Path("quickstart")) -> None:
 
 
 def program() -> str:
-    """How a shell here calls this program: `make quickstart` leaves its venv off the path."""
+    """Return how to call this program: `make quickstart` leaves its venv off the path."""
     if shutil.which("metamirror"):
         return "metamirror"
     python = Path(sys.executable)
@@ -190,7 +171,7 @@ def program() -> str:
 
 
 def commands_after(table: dict[str, Any], out: Path) -> list[str]:
-    """What to try after the quickstart, with runs that it has finished."""
+    """Return what to try after the quickstart, with runs that it has finished."""
     runs = {
         row["method"]: shlex.quote(str(out / seed["run"]))
         for row in table["rows"]
@@ -220,23 +201,26 @@ def cost(
     rounds: int = ROUNDS,
     threads: int | None = None,
     recompute: bool = False,
+    imports: Imports = (),
     json: bool = False,
 ) -> None:
-    """Measures what each method costs on this machine, on random pictures; needs no data.
+    """Measure what each method costs on this machine, on random images; needs no data.
 
     Args:
-        shape: of a picture: omniglot, mini-imagenet, or channels x height x width as in 3x32x32.
+        shape: omniglot, mini-imagenet, or channels x height x width of an image as in 3x32x32.
         ways: classes of a task.
-        shots: support pictures a class; there are 15 query pictures a class.
+        shots: support images a class; there are 15 query images a class.
         width: filters of each layer of the conv4.
         methods: all, or a list with commas; options may follow, as in blockiaf:variant=released.
         steps: inner steps.
-        tasks: of one iteration.
+        tasks: tasks of one iteration.
         rounds: how often each method takes turns with MAML.
-        threads: of torch; by default as many as torch takes here.
-        recompute: build inner steps' graphs anew when needed: less memory, more time.
+        threads: threads of torch; by default as many as torch takes here.
+        recompute: build the graphs of inner steps again when needed: less memory, more time.
+        imports: a module that registers methods of your own, imported first.
         json: print one JSON document.
     """
+    import_modules(imports)
     work = Workload(
         shape=parse_shape(shape),
         ways=ways,

@@ -14,12 +14,12 @@ def playground(
     port: int = 7860,
     host: str = "127.0.0.1",
 ) -> None:
-    """Serves a page on which one draws a few signs, adapts a start to them, and tries it out.
+    """Serve a page on which to draw a few signs, adapt a start to them, and try it out.
 
     Args:
         run: a run folder to choose from beside the shipped starts.
-        port: where the page is; 0 takes one that is free.
-        host: who can reach it; by default this machine alone.
+        port: the port of the page; 0 takes a free one.
+        host: the address to listen on; by default this machine alone can reach it.
     """
     for package in ("starlette", "uvicorn"):
         if importlib.util.find_spec(package) is None:

@@ -1,17 +1,18 @@
-"""`metamirror convergence` and `metamirror report`: what runs on disk have to tell."""
+"""`metamirror convergence` and `metamirror report`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 
+from metamirror.cli.runs import Imports
 from metamirror.experiments.convergence import convergence as measure_convergence
 from metamirror.report.figures.convergence import NAME, describe_convergence
 from metamirror.report.page import write_report
 from metamirror.storage.atomic import to_json
+from metamirror.training.user_modules import import_modules
 
 Runs = Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN [RUN ...]")]
 
@@ -25,9 +26,10 @@ def convergence(
     which: Literal["best", "last"] = "best",
     device: str = "auto",
     data_dir: Path | None = None,
+    imports: Imports = (),
     json: bool = False,
 ) -> None:
-    """Draws the paper's figure: support loss, gradient norm and accuracy against the inner step k.
+    """Draw the paper's figure: support loss, gradient norm and accuracy against the inner step k.
 
     All runs adapt to the same new tasks. Runs that differ in their seed alone are one curve. Where
     a run of maml is among them: whether the loss at k = 0 is lower than MAML's, whether gradient
@@ -42,8 +44,10 @@ def convergence(
         which: the learner with the best validation score, or the last one.
         device: auto (CUDA, MPS or CPU, in this order), or one of them.
         data_dir: where the data are, if not in the usual place.
+        imports: a module that registers methods of your own, imported first.
         json: print one JSON document.
     """
+    import_modules(imports)
     found = measure_convergence(
         runs,
         out,
@@ -67,18 +71,15 @@ def report(
     inspect_seconds: float = 60.0,
     data_dir: Path | None = None,
 ) -> None:
-    """Writes one self-contained HTML page, report.html, from a folder of runs.
+    """Write one self-contained HTML page, report.html, from a folder of runs.
 
     It shows the table of a comparison, learning curves, convergence.json and cost.json where they
     are, the geometry that was learned and every configuration. Runs that are unfinished or damaged
     are named.
 
     Args:
-        folder: of the runs; the page goes into it.
-        inspect_seconds: how long the learned geometries may be looked at; 0 for not at all.
+        folder: the folder of the runs; the page goes into it.
+        inspect_seconds: how long the learned geometries may be inspected; 0 for not at all.
         data_dir: where the data are, if not in the usual place.
     """
     print(f"written: {write_report(folder, inspect_seconds=inspect_seconds, data_dir=data_dir)}")
-
-
-REPORT_COMMANDS: dict[str, Callable[..., None]] = {"convergence": convergence, "report": report}

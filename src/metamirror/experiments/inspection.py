@@ -17,8 +17,8 @@ from metamirror.mirror_maps.base import MirrorMap, norm
 from metamirror.mirror_maps.certify import Certificate, Witness, certify, lanczos
 from metamirror.mirror_maps.partition import layers
 from metamirror.mirror_maps.quadratic import Diagonal, Identity
-from metamirror.storage import learner_file
 from metamirror.training.config import load_config
+from metamirror.training.evaluate import loaded
 from metamirror.training.factory import build_stream
 
 
@@ -80,7 +80,7 @@ def inspect_run(
     """What `metamirror inspect --json` prints. Tasks come from the validation split."""
     config = load_config(run)
     # Rounding in float32 would pass for asymmetry.
-    learner = learner_file.load(run).double()
+    learner = loaded(run, "best")[0].double()
     return {
         "run": str(run),
         "method": config.method,

@@ -1,0 +1,219 @@
+"""`metamirror methods`, `train`, `evaluate` and `inspect`."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+import tyro
+
+from metamirror.core.learner import Norm
+from metamirror.data.own_folder import absolute_folder, parse_folder
+from metamirror.methods import METHODS
+from metamirror.models import Conv4
+from metamirror.storage.atomic import to_json
+from metamirror.training.config import RunConfig
+from metamirror.training.evaluate import evaluate_run
+from metamirror.training.factory import extra_parameters
+from metamirror.training.train import train as run_training
+from metamirror.training.user_modules import import_modules
+
+RunFolder = Annotated[Path, tyro.conf.Positional]
+Imports = Annotated[
+    tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(name="import", metavar="MODULE")
+]
+
+
+@dataclass(frozen=True)
+class Settings(RunConfig):
+    """The settings of a run that are flags of `train`."""
+
+    imports: tyro.conf.Fixed[tuple[str, ...]] = ()
+
+
+def methods(imports: Imports = (), json: bool = False) -> None:
+    """List the methods: optimiser, geometry, paper, extra parameters on conv4-64 at 84x84.
+
+    Args:
+        imports: a module that registers methods of your own, imported first.
+        json: print one JSON document instead of a table.
+    """
+    import_modules(imports)
+    with torch.device("meta"):
+        model = Conv4(ways=5, channels=3, image_size=84, width=64)
+    rows: list[dict[str, Any]] = [
+        {
+            "method": key,
+            "title": method.title,
+            "optimizer": method.optimizer,
+            "geometry": method.geometry,
+            "paper": method.paper,
+            "extra_parameters": extra_parameters(key, model),
+            "options": [field.name for field in fields(method.options)],
+        }
+        for key, method in METHODS.items()
+    ]
+    if json:
+        print(to_json(rows))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title="Extra parameters: beyond the start, on conv4-64 at 84x84, 5 ways")
+    for column in ("method", "lower-level optimiser", "loss geometry", "paper", "extra parameters"):
+        justify: Literal["left", "right"] = "right" if column == "extra parameters" else "left"
+        table.add_column(column, justify=justify, overflow="fold")
+    for row in rows:
+        values = (row["method"], row["optimizer"], row["geometry"], row["paper"])
+        table.add_row(*values, f"{row['extra_parameters']:,}")
+    Console().print(table)
+    print("Options, as in METHOD:option=value:")
+    for row in rows:
+        if row["options"]:
+            print(f"  {row['method']}: {', '.join(row['options'])}")
+
+
+def train(
+    settings: Annotated[Settings, tyro.conf.arg(name="")],
+    config: Path | None = None,
+    out: Path | None = None,
+    resume: bool = False,
+    device: str = "auto",
+    data_dir: Path | None = None,
+    tensorboard: bool = False,
+    processes: int | None = None,
+    imports: Imports = (),
+) -> None:
+    """Meta-train one method and leave a run folder; torchrun spreads it over processes.
+
+    Args:
+        settings: the run's settings.
+        config: a file to start from, RUN/config.json or one of configs/; flags override it.
+        out: the run folder; by default runs/DATA-METHOD-SHOTSshot-seedSEED.
+        resume: continue from the last checkpoint; a folder that does not exist starts a new run.
+        device: auto (CUDA, MPS or CPU, in this order), or one of them.
+        data_dir: where the data are, if not in the usual place.
+        tensorboard: write TensorBoard events as well.
+        processes: how many share the tasks of a step on CPUs; by default as many as make it
+            fastest. Results do not depend on it.
+        imports: a module that registers methods of your own, imported first.
+    """
+    import_modules(imports)
+    chosen = RunConfig(**{**asdict(settings), "imports": imports or settings.imports})
+    folder = out or default_folder(chosen)
+    if chosen.data.startswith("folder:"):
+        # The run must find its images from wherever it is asked for.
+        chosen = RunConfig(**{**asdict(chosen), "data": absolute_folder(chosen.data)})
+    run_training(
+        chosen,
+        folder,
+        resume=resume,
+        device=device,
+        data_dir=data_dir,
+        tensorboard=tensorboard,
+        processes=processes,
+    )
+    if os.environ.get("RANK", "0") == "0":
+        print(f"done: {folder}; next: metamirror evaluate {folder}")
+
+
+def default_folder(config: RunConfig) -> Path:
+    """Return the folder of a run that was given none."""
+    name = config.method.replace(":", "-").replace("=", "-")
+    data = config.data
+    if data.startswith("folder:"):
+        data = parse_folder(data)[0].resolve().name
+    data = re.sub(r"[^A-Za-z0-9.-]+", "-", data)
+    return Path("runs") / f"{data}-{name}-{config.shots}shot-seed{config.seed}"
+
+
+def evaluate(
+    run: RunFolder,
+    split: str = "test",
+    tasks: int = 600,
+    steps: int | None = None,
+    norm: Norm | None = None,
+    queries: int | None = None,
+    which: Literal["best", "last"] = "best",
+    device: str = "auto",
+    data_dir: Path | None = None,
+    imports: Imports = (),
+    json: bool = False,
+) -> None:
+    """Adapt a trained run to fixed new tasks and report the mean over them.
+
+    Args:
+        run: the run folder.
+        split: train, val or test.
+        tasks: how many tasks.
+        steps: inner steps, if other than in training.
+        norm: which statistics normalise the query, if others than in training.
+        queries: query examples a class, if others than in training.
+        which: the learner with the best validation score, or the last one.
+        device: auto (CUDA, MPS or CPU, in this order), or one of them.
+        data_dir: where the data are, if not in the usual place.
+        imports: a module that registers methods of your own, imported first.
+        json: print one JSON document.
+    """
+    import_modules(imports)
+    found = evaluate_run(
+        run,
+        split=split,
+        tasks=tasks,
+        steps=steps,
+        norm=norm,
+        queries=queries,
+        which=which,
+        device=device,
+        data_dir=data_dir,
+    )
+    if os.environ.get("RANK", "0") != "0":
+        return
+    if json:
+        print(to_json(found))
+        return
+    measure, digits, unit = ("accuracy", 2, " %") if "accuracy" in found else ("mse", 4, "")
+    print(
+        f"{found['method']} on {found['data']}, {found['shots']}-shot, {found['steps']} steps, "
+        f"{found['tasks']} {split} tasks, {found['norm']}: "
+        f"{measure} {found[measure]:.{digits}f} ± {found['ci95']:.{digits}f}{unit}"
+    )
+
+
+def inspect(
+    run: RunFolder,
+    tasks: int = 4,
+    points: int = 4,
+    plot: Path | None = None,
+    data_dir: Path | None = None,
+    imports: Imports = (),
+    json: bool = False,
+) -> None:
+    """Report whether the learned geometry is a mirror map, with a counterexample if it is not.
+
+    Args:
+        run: the run folder.
+        tasks: validation tasks whose adaptation is inspected.
+        points: points at which the map's Jacobian is measured.
+        plot: the image file; by default geometry.png in the run folder.
+        data_dir: where the data are, if not in the usual place.
+        imports: a module that registers methods of your own, imported first.
+        json: print one JSON document.
+    """
+    from metamirror.experiments.inspection import inspect_run
+    from metamirror.report.figures.geometry import describe_geometry, plot_geometry
+
+    import_modules(imports)
+    found = inspect_run(run, tasks=tasks, points=points, data_dir=data_dir)
+    image = plot or run / "geometry.png"
+    plot_geometry(found, image)
+    if json:
+        print(to_json(found))
+        return
+    for line in describe_geometry(found):
+        print(line)
+    print(f"image: {image}")
