@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
-from types import TracebackType
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from rich.progress import Progress as Bar
+from typing import Any
 
 SECONDS_BETWEEN_LINES = 10.0
 
 
 def printable(text: object) -> str:
-    r"""Text as a terminal may be given it: names of files and classes can hold its commands.
+    r"""Escape what a terminal would obey: names of files and classes can hold its commands.
 
     >>> print(printable("cat\x1b[2J"))
     cat\x1b[2J
@@ -23,13 +19,13 @@ def printable(text: object) -> str:
 
 
 def say(message: str) -> None:
-    """A line on standard error, where a user sees it and a pipe does not."""
+    """Print a line on standard error, where a user sees it and a pipe does not."""
     lines = (printable(line) for line in message.split("\n"))
     print("metamirror: " + "\n".join(lines), file=sys.stderr, flush=True)
 
 
 def warn(message: str) -> None:
-    """A line of warning."""
+    """Print a warning."""
     say(f"warning: {message}")
 
 
@@ -45,9 +41,8 @@ class Progress:
 
     def __init__(self, title: str, total: int, *, done: int = 0, quiet: bool = False):
         self.title, self.total, self.before, self.quiet = title, total, done, quiet
-        self.bar: Bar | None = None
+        self.bar: Any = None
         if sys.stderr.isatty() and not quiet:
-            # Imported here: most programs that import the package show no bar.
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
             from rich.progress import Progress as Bar
@@ -70,13 +65,13 @@ class Progress:
         return self
 
     def resize(self, total: int) -> None:
-        """Changes how much there is to do, where that is known only later."""
+        """Change how much there is to do, where that is known only later."""
         self.total = total
         if self.bar is not None:
             self.bar.update(self.row, total=total)
 
     def update(self, done: int, note: str) -> None:
-        """Shows how far it has come, and a few words."""
+        """Show how much is done, and a few words."""
         now = time.monotonic()
         rate = (done - self.before) / max(now - self.began, 1e-9)
         if self.bar is not None:
@@ -84,18 +79,9 @@ class Progress:
         elif not self.quiet and (now - self.last >= SECONDS_BETWEEN_LINES or done >= self.total):
             left = (self.total - done) / max(rate, 1e-9)
             words = f"{self.title}: {done}/{self.total}, {rate:.1f}/s, {left:.0f} s left"
-            print(
-                f"{words}, {note}" if note else words,
-                file=sys.stderr,
-                flush=True,
-            )
+            print(f"{words}, {note}" if note else words, file=sys.stderr, flush=True)
             self.last = now
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self.bar is not None:
             self.bar.stop()

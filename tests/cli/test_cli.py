@@ -63,14 +63,12 @@ def test_every_command_has_help(name: str, capsys):
     assert f"usage: metamirror {name}" in capsys.readouterr().out
 
 
-def test_help_imports_nothing_heavy():
+def test_help_imports_no_command():
     code = "import sys; from metamirror.cli.main import main; main(['--help']); print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env=ENVIRONMENT
     )
-    loaded = {name.split(".")[0] for name in done.stdout.split()} & {"matplotlib", "PIL", "sklearn"}
     rooms = {name for name in done.stdout.split() if name.startswith("metamirror.")}
-    assert not loaded
     assert not {f"metamirror.{room}" for room in ("experiments", "report", "playground")} & rooms
 
 
