@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import tyro
 
 from metamirror.console import printable, say
+from metamirror.core.files import to_json
 from metamirror.estimators.base import FewShotEstimator
 from metamirror.estimators.classifier import FewShotClassifier
 from metamirror.estimators.export import Format
@@ -16,7 +17,6 @@ from metamirror.estimators.inputs.folder import labelled_images
 from metamirror.estimators.inputs.reader import image_shape
 from metamirror.estimators.loading import load_model
 from metamirror.estimators.starts import shipped_names
-from metamirror.storage.atomic import to_json
 
 Model = Annotated[Path, tyro.conf.Positional]
 Images = Annotated[

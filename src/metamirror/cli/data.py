@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from metamirror.core.files import to_json
 from metamirror.data import BENCHMARKS, DATA_SETS, ImageTasks, open_images, tasks
 from metamirror.data.addressing import SPLITS
 from metamirror.data.installing.install import add as install
@@ -16,7 +17,6 @@ from metamirror.data.installing.install import differences, download
 from metamirror.data.own_folder import FOLDER_SIZE, folder_name, open_folder
 from metamirror.data.registry import check_size
 from metamirror.data.store import DamagedSet, Store, data_home
-from metamirror.storage.atomic import to_json
 
 Name = Annotated[str, tyro.conf.Positional]
 

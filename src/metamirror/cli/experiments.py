@@ -14,6 +14,7 @@ import tyro
 from rich.console import Console
 
 from metamirror.cli.runs import Imports
+from metamirror.core.files import to_json
 from metamirror.data.own_folder import absolute_folder
 from metamirror.experiments.comparison.compare import compare as run_comparison
 from metamirror.experiments.comparison.launchers.local import LocalLauncher
@@ -30,7 +31,6 @@ from metamirror.experiments.quickstart import SECONDS_AT_THE_END
 from metamirror.experiments.quickstart import quickstart as run_quickstart
 from metamirror.report.page import write_report
 from metamirror.report.tables import cost_table, show, write_tables
-from metamirror.storage.atomic import to_json
 from metamirror.training.config import RunConfig
 from metamirror.training.user_modules import import_modules
 

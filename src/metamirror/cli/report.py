@@ -8,10 +8,10 @@ from typing import Annotated, Literal
 import tyro
 
 from metamirror.cli.runs import Imports
+from metamirror.core.files import to_json
 from metamirror.experiments.convergence import convergence as measure_convergence
 from metamirror.report.figures.convergence import NAME, describe_convergence
 from metamirror.report.page import write_report
-from metamirror.storage.atomic import to_json
 from metamirror.training.user_modules import import_modules
 
 Runs = Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN [RUN ...]")]

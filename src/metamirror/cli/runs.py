@@ -11,11 +11,11 @@ from typing import Annotated, Any, Literal
 import torch
 import tyro
 
+from metamirror.core.files import to_json
 from metamirror.core.learner import Norm
 from metamirror.data.own_folder import absolute_folder, parse_folder
 from metamirror.methods import METHODS
 from metamirror.models import Conv4
-from metamirror.storage.atomic import to_json
 from metamirror.training.config import RunConfig
 from metamirror.training.evaluate import evaluate_run
 from metamirror.training.factory import extra_parameters

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from metamirror.console import warn
+from metamirror.core.files import write_atomically
 from metamirror.core.learner import Learner
 from metamirror.core.option_spec import convert
 from metamirror.storage import learner_file, tensor_file
-from metamirror.storage.atomic import write_atomically
 from metamirror.storage.tensor_file import DamagedFileError
 
 FOLDER = "checkpoints"

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from metamirror import models
+from metamirror.core.files import read_json, write_atomically, write_json
 from metamirror.core.learner import Learner, check_lr
 from metamirror.core.tasks import Loss
 from metamirror.methods import make_learner
 from metamirror.storage import tensor_file
-from metamirror.storage.atomic import read_json, write_atomically, write_json
 
 FORMAT = 1
 CONFIG, TENSORS = "learner.json", "learner.safetensors"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from metamirror.storage.atomic import read_json, write_json
+from metamirror.core.files import read_json, write_json
 
 OWNER = "owner.json"
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import torch
 
+from metamirror.core.files import write_atomically, write_json
 from metamirror.data import TaskStream
 from metamirror.storage import tensor_file
-from metamirror.storage.atomic import write_atomically, write_json
 from metamirror.training.config import RunConfig
 
 FOLDER = "nonfinite"

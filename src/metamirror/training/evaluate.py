@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from metamirror.console import Progress, warn
+from metamirror.core.files import to_json, write_atomically, write_json
 from metamirror.core.learner import Learner, Norm, check_steps
 from metamirror.core.task_threads import over_tasks
 from metamirror.core.tasks import Task, loss_for
 from metamirror.data import TaskStream
 from metamirror.storage import learner_file
-from metamirror.storage.atomic import to_json, write_atomically, write_json
 from metamirror.training.config import load_config
 from metamirror.training.device import place
 from metamirror.training.distributed import ALONE, Ranks, joined_ranks

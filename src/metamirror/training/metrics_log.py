@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from metamirror.console import warn
-from metamirror.storage.atomic import to_json
+from metamirror.core.files import to_json
 
 METRICS, TIMING = "metrics.jsonl", "timing.jsonl"
 

@@ -15,8 +15,8 @@ import torch
 
 from metamirror._version import __version__
 from metamirror.console import warn
+from metamirror.core.files import read_json, remove_leftovers, write_json
 from metamirror.storage import checkpoint
-from metamirror.storage.atomic import read_json, remove_leftovers, write_json
 from metamirror.storage.locks import OWNER, locked
 from metamirror.training.config import RunConfig, difference, load_config
 
