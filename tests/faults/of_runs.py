@@ -356,7 +356,7 @@ def read_run(folder: Path, files: dict[str, bytes]) -> None:
     for name, content in files.items():
         write(run / name, content)
     # A page of runs shows what is damaged; it never fails on it.
-    for found in collect(run):
+    for found in collect(run).runs:
         assert found.status
         assert isinstance(found.step, int)
         assert found.method or found.settings or found.test is None

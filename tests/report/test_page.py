@@ -202,7 +202,7 @@ def test_what_stands_in_folders_below_is_shown_with_their_names(tmp_path: Path):
     assert page.text.count("missing: gradnet") == 2
     assert page.text.count("43.21 ± 0.50") == 2
     assert "Convergence 1-shot" in page.text
-    assert "5-shot/cost.json holds list" in page.text
+    assert "5-shot/cost.json holds a list" in page.text
     assert "cells/a/table.json" not in page.text
 
 

@@ -106,9 +106,10 @@ def draw_lines(
         )
         if one.half:
             # A finite mean may have an interval that is not; a logarithm has no room below zero.
-            half = np.nan_to_num(np.array(one.half, dtype=float)[shown], posinf=0.0)
-            low = np.maximum(y - half, 0.05 * y if log else -LARGEST)
-            axes.fill_between(x, low, y + half, color=colour, alpha=0.14, linewidth=0)
+            half = np.nan_to_num(np.array(one.half, dtype=float)[shown], posinf=0.0, neginf=0.0)
+            low = np.maximum(y - half, 0.05 * y) if log else y - half
+            low, high = _drawable(low, log), _drawable(y + half, log)
+            axes.fill_between(x, low, high, color=colour, alpha=0.14, linewidth=0)
     for mark in marks:
         axes.axvline(mark, color=GREY, linewidth=1, linestyle=":")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -185,10 +186,7 @@ def thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def save(figure: Figure, path: Path, dpi: int = 160) -> None:
-    """Write a figure as its file's name says; text stays text, and equal figures are equal bytes.
-
-    A letter that no font has is drawn as a box, without a warning.
-    """
+    """Write a figure as its file's name says; equal figures become equal bytes."""
     if path.is_dir():
         raise ValueError(f"{path} is a folder: give the name of a file")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -202,7 +200,8 @@ def _rendered(figure: Figure, kind: str, dpi: int = 72) -> bytes:
         warnings.catch_warnings(),
         matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "metamirror"}),
     ):
-        warnings.filterwarnings("ignore", message=".*missing from font.*")
+        # A letter that no font has becomes a box; an axis of one value is widened.
+        warnings.simplefilter("ignore", UserWarning)
         figure.savefig(buffer, format=kind, dpi=dpi, metadata=facts)
     return buffer.getvalue()
 

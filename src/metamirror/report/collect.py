@@ -1,11 +1,11 @@
-"""What stands in a folder of runs, read without trust: what is damaged is named, not raised."""
+"""What a folder of runs holds, read without trust: what is damaged is named, not raised."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,8 +21,10 @@ from metamirror.training.run_folder import CONFIG, recorded
 
 T = TypeVar("T")
 Line = dict[str, float]
+DOCUMENTS = ("table", "search", "convergence", "cost")
+"""Files beside the runs that a page shows; each is a .json."""
 MOST_WORDS = 300
-"""Characters of a complaint that are shown."""
+"""Characters of an error's message that are shown."""
 
 
 @dataclass
@@ -37,7 +39,7 @@ class Run:
         evaluations: the readable summaries, the one on most tasks last.
         versions: what the run was started with.
         seconds: of an iteration, by the run's own clock.
-        problems: what cannot be read, and what went wrong, in words.
+        problems: what cannot be read and what went wrong, in words.
     """
 
     path: Path
@@ -51,17 +53,22 @@ class Run:
 
     @property
     def method(self) -> str:
-        """As far as it is known."""
+        """The method with its options; "?" where the configuration cannot be read."""
         return "?" if self.config is None else self.config.method
 
     @property
+    def key(self) -> str:
+        """The method without its options."""
+        return self.method.partition(":")[0]
+
+    @property
     def step(self) -> int:
-        """The last one that has been written down."""
+        """The last step in the metrics."""
         return int(max((line["step"] for line in self.metrics), default=0))
 
     @property
     def status(self) -> str:
-        """In a few words."""
+        """The state of the run, in a few words."""
         if self.config is None:
             return "damaged"
         if not self.metrics:
@@ -77,7 +84,7 @@ class Run:
         return {} if self.config is None else asdict(self.config)
 
     def curve(self, name: str) -> list[tuple[float, float]]:
-        """(step, value) of one of the metrics."""
+        """Return (step, value) of one of the metrics."""
         return [(line["step"], line[name]) for line in self.metrics if name in line]
 
     @property
@@ -86,34 +93,53 @@ class Run:
         return next((e for e in reversed(self.evaluations) if e.get("split") == "test"), None)
 
 
-def collect(folder: Path) -> list[Run]:
-    """Every run in a folder and below it, in the order of the paper's table and of their names."""
+@dataclass(frozen=True)
+class Found:
+    """What a folder holds.
+
+    Attributes:
+        runs: in the order of the paper's table and of their names.
+        documents: the readable files of each name in DOCUMENTS beside the runs, by the folder
+            they are in ("" for the folder itself).
+        problems: the other files of these names, in words.
+    """
+
+    runs: list[Run]
+    documents: dict[str, dict[str, dict[str, Any]]]
+    problems: list[str]
+
+
+def collect(folder: Path) -> Found:
+    """Read every run and document in a folder and below it."""
     if not folder.is_dir():
         raise ValueError(f"there is no folder {folder}")
-    runs = [_read(path, folder) for path in sorted(_run_folders(folder))]
-    runs.sort(key=_place)
-    return runs
-
-
-def _place(run: Run) -> int:
-    keys, key = list(METHODS), run.method.partition(":")[0]
-    return keys.index(key) if key in keys else len(keys)
-
-
-def _run_folders(folder: Path) -> Iterator[Path]:
-    return (place for place, files in _folders(folder) if _is_run(files))
-
-
-def _folders(folder: Path) -> Iterator[tuple[Path, list[str]]]:
-    """Every folder with its files, but none inside a run."""
+    found = Found([], {name: {} for name in DOCUMENTS}, [])
     for place, below, files in os.walk(folder):
-        yield Path(place), files
-        # Beside runs there may be others, if this is the folder that was asked for.
-        below[:] = [] if _is_run(files) and Path(place) != folder else sorted(below)
+        path, top = Path(place), Path(place) == folder
+        if is_run := CONFIG in files or METRICS in files:
+            found.runs.append(_read(path, folder))
+        # What is inside a run belongs to it; beside it there may be others.
+        below[:] = sorted(below) if top or not is_run else []
+        for name in DOCUMENTS:
+            if f"{name}.json" in files and (top or not is_run):
+                _add_document(found, name, path, folder)
+    order = {key: place for place, key in enumerate(METHODS)}
+    found.runs.sort(key=lambda run: (order.get(run.key, len(order)), run.path))
+    return found
 
 
-def _is_run(files: Sequence[str]) -> bool:
-    return CONFIG in files or METRICS in files
+def _add_document(found: Found, name: str, place: Path, folder: Path) -> None:
+    where = place.relative_to(folder)
+    try:
+        content = read_json(place / f"{name}.json")
+    except (ValueError, OSError) as error:
+        found.problems.append(in_short(error, folder))
+        return
+    if isinstance(content, dict):
+        found.documents[name]["" if place == folder else str(where)] = content
+    else:
+        kind = type(content).__name__
+        found.problems.append(f"{where / name}.json holds a {kind}; expected a dict")
 
 
 def _read(path: Path, folder: Path) -> Run:
@@ -143,7 +169,7 @@ def _attempt(run: Run, read: Callable[[], T]) -> T | None:
 
 
 def in_short(error: Exception, folder: Path) -> str:
-    """A complaint for the page, on which the place of a folder on this machine has no business."""
+    """Return an error's message for the page, without the place of the folder on this machine."""
     text = str(error).replace(f"{folder}{os.sep}", "").replace(str(folder), folder.name)
     return " ".join(text.split())[:MOST_WORDS]
 
@@ -170,7 +196,7 @@ def _metrics(run: Run) -> list[Line]:
 
 
 def number(value: object) -> float | None:
-    """A finite number, or None."""
+    """Return a finite number, or None."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -180,7 +206,7 @@ def number(value: object) -> float | None:
 
 
 def alike(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
-    """Readable runs with what to call them; those that differ in their seed alone are together."""
+    """Return readable runs with a label; runs that differ in their seed alone are together."""
     labels = labels_of(run.config for run in runs if run.config is not None)
     together: dict[str, list[Run]] = {label: [] for label in labels.values()}
     for run in runs:
@@ -190,7 +216,7 @@ def alike(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
 
 
 def on_same_tasks(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """Readable runs by their data and shots, in words."""
+    """Return readable runs by their data and shots, in words."""
     together: dict[str, list[Run]] = {}
     for run in runs:
         if run.config is not None:
@@ -199,37 +225,16 @@ def on_same_tasks(runs: Sequence[Run]) -> dict[str, list[Run]]:
     return together
 
 
-def documents(folder: Path, name: str, problems: list[str]) -> dict[str, dict[str, Any]]:
-    """The readable files of one name beside the runs, by the folder they are in ("" for this)."""
-    found = {}
-    for place, files in _folders(folder):
-        # What is inside a run belongs to it.
-        if name not in files or (_is_run(files) and place != folder):
-            continue
-        where = place.relative_to(folder)
-        try:
-            content = read_json(place / name)
-        except (ValueError, OSError) as error:
-            problems.append(in_short(error, folder))
-            continue
-        if isinstance(content, dict):
-            found["" if place == folder else str(where)] = content
-        else:
-            kind = type(content).__name__
-            problems.append(f"{where / name} holds {kind}, and a table was expected")
-    return found
-
-
 def entries(value: object) -> list[dict[str, Any]]:
-    """The dictionaries of a list that may be anything."""
+    """Return the dictionaries in a value that should be a list of them."""
     return [e for e in value if isinstance(e, dict)] if isinstance(value, list) else []
 
 
 def mapping(value: object) -> dict[str, Any]:
-    """A dictionary, empty if it is none."""
+    """Return a value that should be a dictionary; an empty one if it is not."""
     return value if isinstance(value, dict) else {}
 
 
 def text(value: object) -> str:
-    """Return a value in words; None is none."""
+    """Return a value in words; None has none."""
     return "" if value is None else str(value)

@@ -13,7 +13,7 @@ from jinja2 import ChainableUndefined, Environment, PackageLoader
 from metamirror._version import __version__
 from metamirror.experiments.comparison.search import FOLDER as TRIALS
 from metamirror.report.charts import swatch
-from metamirror.report.collect import Run, collect, documents
+from metamirror.report.collect import Run, collect
 from metamirror.report.sections.geometry import geometry
 from metamirror.report.sections.measurements import convergence, cost, figure
 from metamirror.report.sections.results import results, search
@@ -48,37 +48,29 @@ def write_report(
         inspect_seconds: how long the learned geometries may be inspected; 0 for not at all.
         data_dir: where the data are, if not in the usual place.
     """
-    runs = collect(folder)
-    problems: list[str] = []
-
-    def each(
-        found: Mapping[str, dict[str, Any]], show: Callable[[dict[str, Any]], Any]
-    ) -> list[tuple[str, Any]]:
-        return [(where, show(content)) for where, content in found.items()]
-
-    tables, searches, convergences, costs = (
-        documents(folder, f"{name}.json", problems)
-        for name in ("table", "search", "convergence", "cost")
-    )
+    found = collect(folder)
     # A comparison whose runs have all failed to start still has its table.
-    if not runs and not tables:
+    if not found.runs and not found.documents["table"]:
         raise ValueError(
             f"{folder} holds no run: neither it nor a folder below it has a {CONFIG}; name a "
             f"folder that `metamirror train --out` or `compare --out` has written"
         )
+
+    def each(name: str, show: Callable[[dict[str, Any]], Any]) -> list[tuple[str, Any]]:
+        return [(where, show(content)) for where, content in found.documents[name].items()]
+
     # The short runs of a search have served their purpose: the page shows their scores.
-    proper, trials = (
-        [run for run in runs if _is_trial(run, searches) is trial] for trial in (False, True)
-    )
+    trials = [run for run in found.runs if _is_trial(run, found.documents["search"])]
+    proper = [run for run in found.runs if run not in trials]
     runs = [*proper, *trials]
     inspected = geometry(proper, inspect_seconds, data_dir)
     sections = [
-        Section("Results", "results", each(tables, results)),
-        Section("Search for step sizes", "search", each(searches, search)),
+        Section("Results", "results", each("table", results)),
+        Section("Search for step sizes", "search", each("search", search)),
         Section("Runs", "runs", [("", runs_table(runs))] if runs else []),
         Section("Learning curves", "curves", list(curves(proper))),
-        Section("Convergence", "convergence", each(convergences, convergence)),
-        Section("Cost of a meta-iteration", "cost", each(costs, cost)),
+        Section("Convergence", "convergence", each("convergence", convergence)),
+        Section("Cost of a meta-iteration", "cost", each("cost", cost)),
         Section("Learned geometry", "geometry", [("", inspected)] if inspected else []),
         Section("Configurations", "configurations", [("", configurations(runs))] if runs else []),
     ]
@@ -96,7 +88,7 @@ def write_report(
         name=folder.resolve().name,
         version=__version__,
         sections=[section for section in sections if section.parts],
-        problems=problems,
+        problems=found.problems,
     )
     path = folder / PAGE
     write_atomically(path, UNPRINTABLE.sub("\ufffd", page).encode())

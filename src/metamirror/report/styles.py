@@ -9,8 +9,6 @@ from colorsys import hls_to_rgb
 from dataclasses import dataclass
 from importlib.resources import files
 
-from matplotlib.colors import to_hex
-
 from metamirror.methods import METHODS
 
 CHOSEN = (
@@ -50,8 +48,11 @@ class Style:
             return CHOSEN[self.index]
         # The golden angle never returns to a hue, and neighbours are far apart.
         hue = 137.508 / 360 * self.index % 1
-        light, dark = hls_to_rgb(hue, 0.36, 0.6), hls_to_rgb(hue, 0.7, 0.7)
-        return to_hex(light), to_hex(dark)
+        light, dark = (
+            "#" + "".join(f"{round(255 * v):02x}" for v in hls_to_rgb(hue, lightness, 0.65))
+            for lightness in (0.35, 0.7)
+        )
+        return light, dark
 
     @property
     def css(self) -> str:
