@@ -314,6 +314,15 @@ def test_half_finished_and_damaged_runs_are_named(tmp_path: Path):
     assert str(tmp_path) not in page.text
 
 
+def test_a_run_that_diverged_is_not_called_finished(tmp_path: Path):
+    run = fake_run(tmp_path / "run")
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 50, "loss": 1e16, "diverged": true}\n{"step": 50, "val_mse": 1}\n')
+    text = read(tmp_path, inspect_seconds=0).text
+    assert "diverged" in text
+    assert "finished" not in text
+
+
 DAMAGES = {
     "cut short": '{"rows": [',
     "a list": "[1, 2]",

@@ -41,6 +41,11 @@ def table(*rows):
     return {"protocol": {"line": "glyphs; 5-way; 10 % noise."}, "rows": list(rows)}
 
 
+def layout(*rows):
+    found = table(*rows)
+    return tables.lay_out(found["protocol"]["line"], tables.read_rows(found))
+
+
 FAILED = {"status": "failed", "reason": "seed 0: not finite at step 3"}
 
 
@@ -65,7 +70,7 @@ def test_what_failed_is_not_bold_and_what_is_less_is_better_for_errors():
 
 def test_markdown():
     text = tables.markdown(
-        table(
+        layout(
             row("maml", 48.701, 1.838, bold=True, published="48.70 ± 1.84"),
             row("ecml", None, None, difference_to_maml=None, relative_to_maml=None, **FAILED),
             row("anil", 40.0, 1.0, kind="control", **FAILED),
@@ -88,11 +93,11 @@ def test_markdown():
 
 
 def notes(*rows) -> list[str]:
-    return [line[2:] for line in tables.markdown(table(*rows)).splitlines() if line[:2] == "- "]
+    return [line[2:] for line in tables.markdown(layout(*rows)).splitlines() if line[:2] == "- "]
 
 
 def seeds(*numbers: int | None) -> list[dict]:
-    return [{"seed": n, "accuracy": 50.0, "ci95": 1.0} for n in numbers]
+    return [{"seed": n, "accuracy": 50.0, "ci95": 1.0, "run": None} for n in numbers]
 
 
 def test_figures_of_the_paper_come_with_what_they_are():
@@ -118,7 +123,7 @@ def test_how_many_seeds_each_row_has_is_told_where_they_differ():
 
 
 def test_shots_are_columns_side_by_side():
-    text = tables.markdown(table(row("maml", 40.0), row("maml", 60.0, shots=5)))
+    text = tables.markdown(layout(row("maml", 40.0), row("maml", 60.0, shots=5)))
     header, _, line = text.splitlines()[2:5]
     assert header.index("1-shot accuracy") < header.index("5-shot accuracy")
     assert line.index("40.00") < line.index("60.00")
@@ -127,7 +132,7 @@ def test_shots_are_columns_side_by_side():
 
 
 def test_latex_escapes_what_it_must():
-    text = tables.latex(table(row("maml", 48.7, 1.8, bold=True)))
+    text = tables.latex(layout(row("maml", 48.7, 1.8, bold=True)))
     assert r"{R\&D\_1 | none}" in text
     assert r"\textbf{48.70 $\pm$ 1.80}" in text
     assert "% glyphs; 5-way; 10 % noise." in text
@@ -137,7 +142,8 @@ def test_latex_escapes_what_it_must():
 
 
 def test_csv_is_not_rounded():
-    text = tables.as_csv(table(row("maml", 48.70123, 1.5), row("ecml", None, None, **FAILED)))
+    found = table(row("maml", 48.70123, 1.5), row("ecml", None, None, **FAILED))
+    text = tables.as_csv(tables.read_rows(found))
     first, second = csv.DictReader(io.StringIO(text))
     assert float(first["accuracy"]) == 48.70123
     assert float(first["difference_to_maml_low"]) == -0.25

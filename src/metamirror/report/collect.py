@@ -73,6 +73,8 @@ class Run:
             return "damaged"
         if not self.metrics:
             return "no metrics"
+        if "diverged" in next((line for line in reversed(self.metrics) if "loss" in line), {}):
+            return "diverged"
         if self.step >= self.config.iterations:
             return "finished"
         doing = "in training" if (self.path / OWNER).exists() else "stopped"
@@ -186,7 +188,7 @@ def _metrics(run: Run) -> list[Line]:
         values = entry if isinstance(entry, dict) else {}
         line = {k: v for k, raw in values.items() if (v := number(raw)) is not None}
         if "step" in line:
-            lines.append(line)
+            lines.append(line | ({"diverged": 1.0} if values.get("diverged") is True else {}))
         else:
             bad += 1
     if bad:

@@ -13,12 +13,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Screen
 
-from metamirror.experiments.comparison.table import DIGITS, MISSING, plus_minus
+from metamirror.experiments.comparison.table import DIGITS, MISSING, Row, plus_minus
 from metamirror.storage.atomic import write_atomically
 
-Row = Mapping[str, Any]
 UNITS = {"accuracy": "accuracy, %", "mse": "MSE"}
-FAILED, SOME_FAILED = "failed", "†"
+SOME_FAILED = "†"
 ROOM = 16
 """Characters of a terminal for each column of a table that is shown whole."""
 OF_THE_PAPER = (
@@ -73,19 +72,16 @@ class Layout:
     notes: list[str]
 
 
-def measure_of(table: Mapping[str, Any]) -> str:
-    """Return what a table is about: accuracy or mse."""
-    return "mse" if any("mse" in row for row in table["rows"]) else "accuracy"
+def read_rows(table: Mapping[str, Any]) -> list[Row]:
+    """Return the rows of table.json."""
+    return [Row.from_json(row) for row in table["rows"]]
 
 
-def lay_out(table: Mapping[str, Any]) -> Layout:
+def lay_out(protocol: str, rows: Sequence[Row]) -> Layout:
     """Return the columns of the paper's table, for each number of shots, and what we add."""
-    measure, rows = measure_of(table), table["rows"]
-    shots = list(dict.fromkeys(row["shots"] for row in rows))
-    by_method: dict[str, dict[int, Row]] = {}
-    for row in rows:
-        by_method.setdefault(row["method"], {})[row["shots"]] = row
-    published = any(row["published"] for row in rows)
+    measure = rows[0].measure if rows else "accuracy"
+    shots = list(dict.fromkeys(row.shots for row in rows))
+    published = any(row.published for row in rows)
     columns = [Column("method")]
     columns += [Column(title, "broad") for title in ("lower-level optimiser", "loss geometry")]
     # With one number of shots, the line above the table has it.
@@ -98,57 +94,62 @@ def lay_out(table: Mapping[str, Any]) -> Layout:
 
     def cells(own: dict[int, Row]) -> list[Cell]:
         first = next(iter(own.values()))
-        key = first["method"] if first["method"] != first["title"] else ""
-        found = [Cell(first["title"], notes=(key, first["note"] or ""))]
-        found += [Cell(first[name]) for name in ("optimizer", "geometry")]
+        key = first.method if first.method != first.title else ""
+        found = [Cell(first.title, notes=(key, first.note or ""))]
+        found += [Cell(first.optimizer), Cell(first.geometry)]
         for row in (own.get(count) for count in shots):
             if row is None:
                 found += [Cell(MISSING)] * (3 if published else 2)
                 continue
-            found.append(_result(row, measure))
-            found += [Cell(row["published"] or MISSING)] if published else []
-            found.append(_paired(row["difference_to_maml"], measure))
-        extra = first["extra_parameters"]
+            found.append(_result(row))
+            found += [Cell(row.published or MISSING)] if published else []
+            found.append(_paired(row))
+        extra = first.extra_parameters
         found.append(Cell(MISSING if extra is None else f"{extra:,.0f}"))
-        times = [own[count]["relative_to_maml"] if count in own else None for count in shots]
+        times = [own[count].relative_to_maml if count in own else None for count in shots]
         return found + [Cell(MISSING if time is None else f"{time:.2f}") for time in times]
 
-    of_kind: dict[bool, list[list[Cell]]] = {False: [], True: []}
-    for own in by_method.values():
-        of_kind[next(iter(own.values()))["kind"] == "control"].append(cells(own))
-    methods, controls = (Table(columns, of_kind[control]) for control in (False, True))
-    return Layout(table["protocol"]["line"], methods, controls, _notes(rows, measure))
+    by_method: dict[str, dict[str, dict[int, Row]]] = {"method": {}, "control": {}}
+    for row in rows:
+        by_method[row.kind].setdefault(row.method, {})[row.shots] = row
+    methods, controls = (
+        Table(columns, [cells(own) for own in some.values()]) for some in by_method.values()
+    )
+    return Layout(protocol, methods, controls, _notes(rows))
 
 
-def _result(row: Row, measure: str) -> Cell:
+def _result(row: Row) -> Cell:
     """Return the figure of a row; one that lost a seed is marked."""
-    seeds = {s["seed"]: s[measure] for s in row["seeds"] if s["seed"] is not None}
-    tooltip = "; ".join(f"seed {seed}: {v:.{DIGITS[measure]}f}" for seed, v in seeds.items())
+    seeds = {s.seed: s.value for s in row.seeds if s.seed is not None and s.value is not None}
+    digits = DIGITS[row.measure]
+    tooltip = "; ".join(f"seed {seed}: {value:.{digits}f}" for seed, value in seeds.items())
     notes: tuple[str, ...] = (f"{len(seeds)} seed{'s' if len(seeds) > 1 else ''}",) if seeds else ()
-    text = plus_minus(measure, row[measure], row["ci95"])
-    if row["status"] != "done":
-        notes += (f"{row['status']}: {row['reason']}",)
-        text = FAILED if row["status"] == "failed" else MISSING
-        if row[measure] is not None:
-            text = f"{plus_minus(measure, row[measure], row['ci95'])} {SOME_FAILED}"
-    return Cell(text, row["bold"], notes, "bad" if row["status"] != "done" else "", tooltip)
+    text, kind = plus_minus(row.measure, row.value, row.ci95), ""
+    if row.status != "done":
+        notes, kind = (*notes, f"{row.status}: {row.reason}"), "bad"
+        if row.value is not None:
+            text = f"{text} {SOME_FAILED}"
+        elif row.status == "failed":
+            text = "failed"
+    return Cell(text, row.bold, notes, kind, tooltip)
 
 
-def _paired(difference: Mapping[str, float] | None, measure: str) -> Cell:
-    """Return a difference with its interval."""
-    if difference is None or difference["mean"] is None:
+def _paired(row: Row) -> Cell:
+    """Return the difference from MAML with its interval."""
+    gap, digits = row.difference_to_maml, DIGITS[row.measure]
+    if gap is None or gap["mean"] is None:
         return Cell(MISSING)
-    digits, ends = DIGITS[measure], [difference[key] for key in ("mean", "low", "high")]
+    ends = [gap[key] for key in ("mean", "low", "high")]
     mean, low, high = ("?" if end is None else f"{end:+.{digits}f}" for end in ends)
     sure = None not in ends and not ends[1] <= 0 <= ends[2]
     return Cell(f"{mean} [{low}, {high}]", notes=() if sure else ("not significant",))
 
 
-def _notes(rows: Sequence[Row], measure: str) -> list[str]:
+def _notes(rows: Sequence[Row]) -> list[str]:
     counts: dict[str, dict[int, int]] = {}
     for row in rows:
-        if any(s["seed"] is not None for s in row["seeds"]):
-            counts.setdefault(row["method"], {})[row["shots"]] = len(row["seeds"])
+        if any(seed.seed is not None for seed in row.seeds):
+            counts.setdefault(row.method, {})[row.shots] = len(row.seeds)
     seeds = {count for own in counts.values() for count in own.values()}
     over = "over tasks" if seeds <= {1} else "over tasks and seeds"
     over += " (over tasks where a row has one seed)" if 1 in seeds and len(seeds) > 1 else ""
@@ -158,17 +159,16 @@ def _notes(rows: Sequence[Row], measure: str) -> list[str]:
         "interval includes zero. Time: of a training iteration, measured during the runs; "
         "`metamirror cost` measures it more precisely.",
     ]
-    if any(row["published"] for row in rows):
+    if any(row.published for row in rows):
         notes.append(OF_THE_PAPER)
     if len(seeds) > 1:
         told = (f"{method} {_by_shots(own)}" for method, own in counts.items())
         notes.append(f"Seeds: {', '.join(told)}.")
     for row in rows:
-        if row["status"] != "done":
-            mark = "" if row[measure] is None else f"{SOME_FAILED} "
-            where = f"{row['title']}, {row['shots']}-shot"
-            notes.append(f"{mark}{where} ({row['status']}): {row['reason']}")
-    said = {row["title"]: row["note"] for row in rows if row["note"]}
+        if row.status != "done":
+            mark = "" if row.value is None else f"{SOME_FAILED} "
+            notes.append(f"{mark}{row.title}, {row.shots}-shot ({row.status}): {row.reason}")
+    said = {row.title: row.note for row in rows if row.note}
     return notes + [f"{title}: {note}." for title, note in said.items()]
 
 
@@ -178,9 +178,8 @@ def _by_shots(counts: Mapping[int, int]) -> str:
     return " and ".join(f"{count} ({shots}-shot)" for shots, count in counts.items())
 
 
-def markdown(table: Mapping[str, Any]) -> str:
+def markdown(layout: Layout) -> str:
     """Return the table for a README."""
-    layout = lay_out(table)
 
     def line(cells: Sequence[Cell], mark: str = "") -> str:
         texts = [f"**{cell.text}**" if cell.bold else cell.text for cell in cells]
@@ -206,9 +205,8 @@ SPECIAL = {c: f"\\{c}" for c in "&%$#_{}"} | {
 }
 
 
-def latex(table: Mapping[str, Any]) -> str:
+def latex(layout: Layout) -> str:
     """Return the table for a paper; needs the package booktabs."""
-    layout = lay_out(table)
 
     def line(cells: Sequence[Cell]) -> str:
         texts = ["{" + "".join(SPECIAL.get(c, c) for c in cell.text) + "}" for cell in cells]
@@ -231,25 +229,32 @@ def latex(table: Mapping[str, Any]) -> str:
     return "\n".join([*lines, ""])
 
 
-def as_csv(table: Mapping[str, Any]) -> str:
+def as_csv(rows: Sequence[Row]) -> str:
     """Return one line for each row and number of shots, unrounded."""
-    first = ("method", "title", "optimizer", "geometry", "kind", "shots", measure_of(table), "ci95")
-    last = ("extra_parameters", "seconds_per_iteration", "relative_to_maml", "bold", "status")
-    ends = ("mean", "low", "high")
-    differences = [f"difference_to_maml_{end}" for end in ends]
     file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow([*first, "seeds", "published", *differences, *last, "reason"])
-    for row in table["rows"]:
-        gap = row["difference_to_maml"] or dict.fromkeys(ends)
-        middle = [len(row["seeds"]), row["published"], *(gap[end] for end in ends)]
-        writer.writerow([*(row[k] for k in first), *middle, *(row[k] for k in (*last, "reason"))])
+    writer: csv.DictWriter[str] | None = None
+    for row in rows:
+        found, gap = row.to_json(), row.difference_to_maml or {}
+        ends = {f"difference_to_maml_{end}": gap.get(end) for end in ("mean", "low", "high")}
+        seeds = {"seeds": len(row.seeds), "published": row.published}
+        first, last = (
+            {key: found[key] for key in keys}
+            for keys in (
+                ("method", "title", "optimizer", "geometry", "kind", "shots", row.measure, "ci95"),
+                ("extra_parameters", "seconds_per_iteration", "relative_to_maml", "bold", "status"),
+            )
+        )
+        line = {**first, **seeds, **ends, **last, "reason": row.reason}
+        if writer is None:
+            writer = csv.DictWriter(file, line, lineterminator="\n")
+            writer.writeheader()
+        writer.writerow(line)
     return file.getvalue()
 
 
 def show(table: Mapping[str, Any], console: Console) -> None:
     """Print the table on a terminal; a narrow one does without optimiser and geometry."""
-    layout = lay_out(table)
+    layout = lay_out(table["protocol"]["line"], read_rows(table))
     every = layout.methods.columns
     wide = console.width >= ROOM * len(every)
     shown = [i for i, column in enumerate(every) if wide or column.kind != "broad"]
@@ -292,9 +297,8 @@ def cost_table(found: dict[str, Any]) -> Screen:
 
 def write_tables(out: Path, table: Mapping[str, Any]) -> None:
     """Write table.md, .csv and .tex into a folder."""
-    for name, text in (
-        ("table.md", markdown(table)),
-        ("table.csv", as_csv(table)),
-        ("table.tex", latex(table)),
-    ):
-        write_atomically(out / name, text.encode())
+    rows = read_rows(table)
+    layout = lay_out(table["protocol"]["line"], rows)
+    texts = {"md": markdown(layout), "csv": as_csv(rows), "tex": latex(layout)}
+    for kind, text in texts.items():
+        write_atomically(out / f"table.{kind}", text.encode())

@@ -137,7 +137,8 @@ def test_where_every_run_has_failed_the_table_still_says_what_of():
     records = {job.name: failed("RuntimeError: no memory\nfor 1 GB")}
     table = make_table(PROTOCOL, [row("maml", job)], records)
     assert (table["rows"][0]["mse"], table["rows"][0]["status"]) == (None, "failed")
-    for text in (tables.markdown(table), tables.latex(table)):
+    layout = tables.lay_out(table["protocol"]["line"], tables.read_rows(table))
+    for text in (tables.markdown(layout), tables.latex(layout)):
         assert "MSE" in text
         # A line break would end a comment in LaTeX, and an item in Markdown.
         assert "seed 0: RuntimeError: no memory for 1 GB\n" in text

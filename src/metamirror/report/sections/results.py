@@ -2,52 +2,59 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from metamirror.experiments.comparison.table import plus_minus
+from metamirror.experiments.comparison.table import Row, Seed, plus_minus
 from metamirror.report.charts import Chart, Dot, dot_chart
 from metamirror.report.collect import MOST_WORDS, entries, mapping, number, text
 from metamirror.report.styles import style_of
-from metamirror.report.tables import Cell, Column, Table, lay_out, measure_of
+from metamirror.report.tables import Cell, Column, Table, lay_out
 
-ENDS = ("mean", "low", "high")
+WORDS = ("method", "title", "optimizer", "geometry", "published", "status", "reason", "note")
+FIGURES = ("ci95", "extra_parameters", "relative_to_maml")
+"""Fields of a row that are words, and that are numbers."""
 
 
 def results(found: dict[str, Any]) -> dict[str, Any]:
     """Return the layout and the charts of table.json; a row that failed or is missing says so."""
     protocol, rows = mapping(found.get("protocol")), entries(found.get("rows"))
-    measure = measure_of({"rows": rows})
-    line, sound = text(protocol.get("line")), [_sound(row, measure) for row in rows]
-    table = {"protocol": {"line": line or protocol_in_words(protocol)}, "rows": sound}
-    return {"layout": lay_out(table), "charts": _differences(sound, measure)}
+    line = text(protocol.get("line")) or protocol_in_words(protocol)
+    measure = "mse" if any("mse" in row for row in rows) else "accuracy"
+    sound = [_sound(row, measure) for row in rows]
+    return {"layout": lay_out(line, sound), "charts": _differences(sound, measure)}
 
 
-def _sound(row: dict[str, Any], measure: str) -> dict[str, Any]:
-    """Return a row with all of its fields, of the types that they should have."""
-    words = ("title", "optimizer", "geometry", "kind", "published", "status", "reason", "note")
-    numbers = (measure, "ci95", "extra_parameters", "relative_to_maml")
-    gap = {end: number(mapping(row.get("difference_to_maml")).get(end)) for end in ENDS}
-    seeds = [
-        {"seed": seed.get("seed"), measure: score}
-        for seed in entries(row.get("seeds"))
-        if (score := number(seed.get(measure))) is not None
-    ]
-    sound: dict[str, Any] = {name: text(row.get(name))[:MOST_WORDS] for name in words}
-    sound |= {name: number(row.get(name)) for name in numbers}
-    sound |= {"seeds": seeds, "bold": row.get("bold") is True, "method": str(row.get("method"))}
-    sound |= {"shots": int(number(row.get("shots")) or 0), "difference_to_maml": gap}
-    return sound | {"title": sound["title"] or sound["method"]}
+def _sound(found: dict[str, Any], measure: str) -> Row:
+    """Return a row whose fields have their types, whatever the file has."""
+    gap = mapping(found.get("difference_to_maml"))
+    words: dict[str, Any] = {name: text(found.get(name))[:MOST_WORDS] for name in WORDS}
+    figures: dict[str, Any] = {name: number(found.get(name)) for name in FIGURES}
+    return Row(
+        **words | {"title": words["title"] or words["method"]},
+        **figures,
+        kind="control" if found.get("kind") == "control" else "method",
+        shots=int(number(found.get("shots")) or 0),
+        measure=measure,
+        value=number(found.get(measure)),
+        seeds=tuple(
+            Seed(seed.get("seed"), number(seed.get(measure)), None, None)
+            for seed in entries(found.get("seeds"))
+        ),
+        difference_to_maml={end: number(gap.get(end)) for end in ("mean", "low", "high")},
+        bold=found.get("bold") is True,
+    )
 
 
-def _differences(rows: list[dict[str, Any]], measure: str) -> list[Chart]:
+def _differences(rows: Sequence[Row], measure: str) -> list[Chart]:
     """Return a chart of the paired differences for each number of shots."""
     better = "MSE; left is better" if measure == "mse" else "percentage points; right is better"
     charts = []
-    for count in sorted({row["shots"] for row in rows}):
+    for count in sorted({row.shots for row in rows}):
         dots = [
-            (row["title"], [Dot(row["title"], style_of(row["method"]), *gap.values())])
+            (row.title, [Dot(row.title, style_of(row.method), *gap.values())])
             for row in rows
-            if row["shots"] == count and None not in (gap := row["difference_to_maml"]).values()
+            if row.shots == count and None not in (gap := row.difference_to_maml or {}).values()
         ]
         if dots:
             title = f"{count}-shot: difference from MAML, paired 95 % interval"
