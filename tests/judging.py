@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import copy
 
-import pytest
 import torch
 from torch import Tensor, nn
 
 import metamirror as mm
-from tests.networks import (
-    meta_gradient,
-    trained,
-)
 
 
 def one(batch: mm.Batch, index: int = 0) -> mm.Batch:
@@ -31,28 +26,6 @@ def assert_equal_learners(a: mm.Learner, b: mm.Learner, tasks: mm.Task) -> None:
         assert torch.equal(p, q)
     assert a.adapts == b.adapts
     assert torch.equal(a.meta_loss(tasks, seeds=[5, 6]), b.meta_loss(tasks, seeds=[5, 6]))
-
-
-def assert_gradient_is_the_slope(learner: mm.Learner, tasks: mm.Task, part: str = "") -> None:
-    """The meta-gradient along a random direction against central differences."""
-    grad = meta_gradient(learner, tasks)
-    named = {name: p for name, p in trained(learner).items() if name.startswith(part)}
-    assert named
-    random = torch.Generator().manual_seed(3)
-    direction = {n: torch.randn(p.shape, generator=random).to(p) for n, p in named.items()}
-    h, values = 1e-6, []
-    for sign in (1, -1):
-        moved = copy.deepcopy(learner)
-        with torch.no_grad():
-            for name, p in trained(moved).items():
-                if name in named:
-                    p.add_(sign * h * direction[name])
-        values.append(moved.meta_loss(tasks, seeds=[0, 1]).item())
-    slope = (values[0] - values[1]) / (2 * h)
-    found = sum(float((grad[n] * direction[n]).sum()) for n in named)
-    scale = max(abs(slope), sum(float(grad[n].square().sum()) for n in named) ** 0.5)
-    assert scale > 1e-6
-    assert found == pytest.approx(slope, abs=1e-6 * scale)
 
 
 class ByHand:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,16 @@ class Row:
     straight_through: str | None = None
     unused: tuple[tuple[str, str], ...] = ()
     acts_on_conv_bias: tuple[str, ...] = ()
+
+    @property
+    def exceptions(self) -> dict[str, Any]:
+        """What `check_method` is told of it."""
+        return {
+            "starts_as": self.starts_as,
+            "no_finite_differences": self.no_finite_differences,
+            "straight_through": self.straight_through,
+            "unused": [part for part, _ in self.unused],
+        }
 
 
 RATES = tuple(f"rates.{i}" for i in (1, 5, 9, 13))

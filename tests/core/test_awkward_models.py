@@ -10,23 +10,15 @@ from torch import nn
 from torch.nn import functional as F
 
 import metamirror as mm
-from tests.judging import (
-    assert_equal_learners,
-    assert_gradient_is_the_slope,
-    one,
-)
-from tests.networks import (
-    conv4,
-    frozen,
+from metamirror.testing.methods import (
+    check_learner_gradient,
+    learned,
     meta_gradient,
-    plain,
-    point_tasks,
     relative_difference,
-    shaken,
-    smooth_mlp,
-    tied,
-    trained,
 )
+from metamirror.testing.networks import smooth_mlp
+from tests.judging import assert_equal_learners, one
+from tests.networks import conv4, frozen, plain, point_tasks, shaken, tied
 
 methods = pytest.mark.parametrize("method", mm.METHODS)
 
@@ -79,7 +71,7 @@ def test_awkward_models_adapt_as_written_by_hand(kind: str):
 @awkward
 def test_awkward_models_have_the_right_meta_gradient(kind: str):
     learner = mm.make_learner("maml", AWKWARD[kind](), steps=3, lr=0.1)
-    assert_gradient_is_the_slope(learner, point_tasks())
+    check_learner_gradient(learner, point_tasks())
 
 
 def test_tied_weights_are_one_parameter_and_stay_tied(tmp_path):
@@ -105,7 +97,7 @@ def test_what_requires_a_gradient_is_exactly_what_an_outer_step_changes(method: 
         learner.meta_loss(point_tasks(), seeds=[step, 7]).backward()
         optimizer.step()
     changed = {n for n, t in learner.state_dict().items() if not torch.equal(t, before[n])}
-    assert changed == set(trained(learner))
+    assert changed == set(learned(learner))
     assert all(torch.equal(t, given[name]) for name, t in model.state_dict().items())
 
 

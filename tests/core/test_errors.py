@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 import metamirror as mm
 from metamirror.methods import LEARNER_OPTIONS
-from tests.networks import WAYS, conv4, image_tasks, point_tasks, smooth_mlp
+from metamirror.testing.networks import WAYS, smooth_mlp
+from tests.networks import conv4, image_tasks, point_tasks
 
 nan, inf = float("nan"), float("inf")
 

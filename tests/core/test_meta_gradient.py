@@ -10,7 +10,9 @@ from torch import Tensor, nn
 
 import metamirror as mm
 from metamirror.core.task_threads import over_tasks
-from tests.networks import conv4, image_tasks, meta_gradient, point_tasks, smooth_mlp
+from metamirror.testing.methods import meta_gradient
+from metamirror.testing.networks import smooth_mlp
+from tests.networks import conv4, image_tasks, point_tasks
 
 
 @pytest.fixture

@@ -8,7 +8,8 @@ from torch import Tensor
 from torch.func import functional_call
 
 import metamirror as mm
-from tests.networks import NETWORKS, meta_gradient, relative_difference, shaken
+from metamirror.testing.methods import meta_gradient, relative_difference
+from tests.networks import NETWORKS, shaken
 
 STEPS, LR = 3, 0.1
 

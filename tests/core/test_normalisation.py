@@ -8,21 +8,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import metamirror as mm
-from tests.judging import (
-    ByHand,
-    assert_gradient_is_the_slope,
-    assert_same_params,
-    one,
-)
-from tests.networks import (
-    image_tasks,
-    meta_gradient,
-    point_tasks,
-    relative_difference,
-    shaken,
-    smooth_conv,
-    with_torch_norm,
-)
+from metamirror.testing.methods import check_learner_gradient, meta_gradient, relative_difference
+from metamirror.testing.networks import smooth_conv
+from tests.judging import ByHand, assert_same_params, one
+from tests.networks import image_tasks, point_tasks, shaken, with_torch_norm
 
 methods = pytest.mark.parametrize("method", mm.METHODS)
 
@@ -94,7 +83,7 @@ def test_inductive_meta_loss_is_that_of_the_adapted_models():
 
 @pytest.mark.parametrize("method", ["maml", "metasgd", "warpgrad:batch_norm=true", "blockiaf"])
 def test_inductive_meta_gradient_equals_finite_differences(method: str):
-    assert_gradient_is_the_slope(normalised("inductive", method), image_tasks())
+    check_learner_gradient(normalised("inductive", method), image_tasks())
 
 
 @methods
@@ -120,7 +109,7 @@ def test_batch_norm_of_torch_is_refused_where_it_would_be_wrong(options: dict):
 @pytest.mark.parametrize("options", REFUSED, ids=lambda options: next(iter(options)))
 def test_the_way_out_for_batch_norm_leads_out(options: dict):
     model = mm.models.convert_batch_norm(with_torch_norm())
-    assert_gradient_is_the_slope(mm.make_learner("maml", model, lr=0.1, **options), image_tasks())
+    check_learner_gradient(mm.make_learner("maml", model, lr=0.1, **options), image_tasks())
 
 
 def test_the_ways_out_for_instance_norm_lead_out():
@@ -166,4 +155,4 @@ def test_batch_norm_of_torch_adapts_as_written_by_hand():
 def test_batch_norm_over_features_alone_works():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 3)).double()
-    assert_gradient_is_the_slope(mm.make_learner("maml", model, lr=0.1), point_tasks())
+    check_learner_gradient(mm.make_learner("maml", model, lr=0.1), point_tasks())

@@ -8,18 +8,10 @@ from torch.nn import functional as F
 
 import metamirror as mm
 from metamirror.core import priors
-from tests.judging import (
-    ByHand,
-    assert_gradient_is_the_slope,
-    assert_same_params,
-    one,
-)
-from tests.networks import (
-    point_tasks,
-    shaken,
-    smooth_mlp,
-    trained,
-)
+from metamirror.testing.methods import check_learner_gradient, learned
+from metamirror.testing.networks import smooth_mlp
+from tests.judging import ByHand, assert_same_params, one
+from tests.networks import point_tasks, shaken
 
 methods = pytest.mark.parametrize("method", mm.METHODS)
 
@@ -75,13 +67,13 @@ def test_meta_gradient_under_a_prior_equals_finite_differences(
     spec: str, method: str, vectorize: bool
 ):
     learner = shaken(prior_learner(spec, method, vectorize=vectorize))
-    assert_gradient_is_the_slope(learner, point_tasks())
+    check_learner_gradient(learner, point_tasks())
 
 
 def test_meta_gradient_of_the_precisions_equals_finite_differences():
     learner = shaken(prior_learner("diagonal:0.7"))
-    assert len([name for name in trained(learner) if name.startswith("prior.")]) == 6
-    assert_gradient_is_the_slope(learner, point_tasks(), part="prior.log_precision")
+    assert len([name for name in learned(learner) if name.startswith("prior.")]) == 6
+    check_learner_gradient(learner, point_tasks())
 
 
 def test_a_prior_covers_exactly_what_adapts():

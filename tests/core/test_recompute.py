@@ -11,7 +11,9 @@ from torch import Tensor, nn
 
 import metamirror as mm
 from metamirror.core.trees import tensors_in, with_tensors
-from tests.networks import image_tasks, meta_gradient, point_tasks, smooth_conv, smooth_mlp
+from metamirror.testing.methods import meta_gradient
+from metamirror.testing.networks import smooth_conv, smooth_mlp
+from tests.networks import image_tasks, point_tasks
 
 
 @pytest.mark.parametrize("prior", [None, "isotropic:0.1", "diagonal:0.1"])

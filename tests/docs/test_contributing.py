@@ -2,36 +2,34 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
 import torch
 
 import metamirror as mm
-from tests.methods import test_methods_table as shared
-from tests.networks import point_tasks, smooth_mlp
-from tests.table import Row
+from metamirror.testing import check_method
+from metamirror.testing.networks import smooth_mlp
+from tests.docs.listings import listings, run
+from tests.networks import point_tasks
 
-LISTING = re.compile(r"```python\n(.*?)```", re.DOTALL)
+PAGE = Path(__file__).parents[2] / "CONTRIBUTING.md"
 
 
 @pytest.fixture
 def layerwise(monkeypatch):
-    text = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
-    (listing,) = LISTING.findall(text)
-    names: dict[str, object] = {}
-    exec(compile(listing, "CONTRIBUTING.md", "exec"), names)
-    monkeypatch.setitem(mm.METHODS, "layerwise", names["METHOD"])
-    return listing
+    method = run(PAGE).METHOD
+    monkeypatch.setitem(mm.METHODS, "layerwise", method)
+    return method
 
 
-def test_the_example_is_thirty_lines(layerwise):
-    assert sum(bool(line.strip()) for line in layerwise.splitlines()) <= 30
+def test_the_example_is_thirty_lines():
+    (listing,) = listings(PAGE)
+    assert sum(bool(line.strip()) for line in listing.splitlines()) <= 30
 
 
-def test_the_example_passes_the_shared_tests(layerwise, tmp_path):
-    shared.judge(Row("layerwise"), tmp_path)
+def test_the_example_passes_the_shared_tests(layerwise):
+    check_method(layerwise)
 
 
 def test_the_example_learns(layerwise):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
@@ -10,23 +9,15 @@ from PIL import Image
 
 import metamirror as mm
 from metamirror.data.glyphs import draw
-from tests.methods import test_methods_table as shared
-from tests.table import Row
+from metamirror.testing import check_method
+from tests.docs.listings import listings, run
 
 ROOT = Path(__file__).parents[2]
-LISTING = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 PAGES = {
-    page.name: listings
+    page.name: page
     for page in sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
-    if (listings := LISTING.findall(page.read_text()))
+    if listings(page)
 }
-
-
-def run(page: str) -> dict[str, object]:
-    names: dict[str, object] = {"__name__": "__main__"}
-    for listing in PAGES[page]:
-        exec(compile(listing, page, "exec"), names)
-    return names
 
 
 @pytest.fixture(autouse=True)
@@ -49,9 +40,8 @@ def test_the_pages_that_teach_have_listings():
 # The README's have a test of their own.
 @pytest.mark.parametrize("page", sorted(set(PAGES) - {"README.md", "geometry.md"}))
 def test_the_listings_of_a_page_run(page):
-    run(page)
+    run(PAGES[page])
 
 
-def test_the_worked_example_is_a_method_like_the_others(tmp_path):
-    assert isinstance(run("geometry.md")["g"], mm.mirror_maps.MirrorMap)
-    shared.judge(Row("stretch"), tmp_path)
+def test_the_worked_example_is_a_method_like_the_others():
+    check_method(run(PAGES["geometry.md"]).METHOD)

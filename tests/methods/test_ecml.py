@@ -3,15 +3,9 @@ import torch
 
 import metamirror as mm
 from metamirror.methods.ecml import log_eigenvalue_variance
-from tests.networks import (
-    WAYS,
-    image_tasks,
-    meta_gradient,
-    point_tasks,
-    relative_difference,
-    smooth_conv,
-    smooth_mlp,
-)
+from metamirror.testing.methods import meta_gradient, relative_difference
+from metamirror.testing.networks import WAYS, smooth_conv, smooth_mlp
+from tests.networks import image_tasks, point_tasks
 
 
 def support(tasks):

@@ -1,7 +1,8 @@
 import torch
 
 import metamirror as mm
-from tests.networks import conv4, shaken, smooth_mlp
+from metamirror.testing.networks import smooth_mlp
+from tests.networks import conv4, shaken
 
 
 def test_diagonal_factors_are_a_rank_one_metasgd():

@@ -2,7 +2,8 @@ import torch
 from torch.func import functional_call
 
 import metamirror as mm
-from tests.networks import conv4, point_tasks, shaken, smooth_mlp
+from metamirror.testing.networks import smooth_mlp
+from tests.networks import conv4, point_tasks, shaken
 
 
 def support():

@@ -1,7 +1,8 @@
 import torch
 
 import metamirror as mm
-from tests.networks import point_tasks, smooth_mlp
+from metamirror.testing.networks import smooth_mlp
+from tests.networks import point_tasks
 
 
 def test_gradient_of_the_rates_after_one_step_is_minus_the_product_of_gradients():

@@ -2,7 +2,8 @@ import pytest
 import torch
 
 import metamirror as mm
-from tests.networks import point_tasks, shaken, smooth_mlp
+from metamirror.testing.networks import smooth_mlp
+from tests.networks import point_tasks, shaken
 
 
 def support():

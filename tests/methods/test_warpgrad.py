@@ -6,7 +6,9 @@ import torch
 
 import metamirror as mm
 from metamirror.methods.warpgrad import Options, Warp
-from tests.networks import image_tasks, meta_gradient, point_tasks, shaken, smooth_conv, smooth_mlp
+from metamirror.testing.methods import meta_gradient
+from metamirror.testing.networks import smooth_conv, smooth_mlp
+from tests.networks import image_tasks, point_tasks, shaken
 
 
 def test_adaptation_never_touches_the_warps():

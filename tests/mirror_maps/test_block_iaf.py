@@ -13,8 +13,9 @@ from metamirror.core.inner_loop import descend
 from metamirror.mirror_maps import BlockIAF, GradientNet, MirrorMap, Partition, certify
 from metamirror.mirror_maps.mirror_descent import MirrorGeometry
 from metamirror.testing.maps import flat, jacobian
+from metamirror.testing.networks import smooth_conv
 from tests.mirror_maps.maps import FLOWS, SHAPES, point, randomised
-from tests.networks import image_tasks, smooth_conv
+from tests.networks import image_tasks
 
 A = torch.tensor([[1.0, -0.9], [-0.9, 1.0]], dtype=torch.float64)
 

@@ -25,6 +25,7 @@ from metamirror.mirror_maps.bounded_metric import bounded
 from metamirror.mirror_maps.mirror_descent import MirrorGeometry
 from metamirror.testing import check_mirror_map
 from metamirror.testing.maps import check_inverse, check_jacobian, flat, jacobian
+from metamirror.testing.networks import smooth_mlp
 from tests.mirror_maps.maps import (
     FLOWS,
     GRADIENT_MAPS,
@@ -35,7 +36,7 @@ from tests.mirror_maps.maps import (
     randomised,
     rates,
 )
-from tests.networks import point_tasks, smooth_mlp
+from tests.networks import point_tasks
 
 gradient_maps = pytest.mark.parametrize("name", GRADIENT_MAPS)
 all_maps = {**GRADIENT_MAPS, **QUADRATIC_MAPS, **FLOWS}

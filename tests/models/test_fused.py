@@ -10,7 +10,7 @@ import metamirror as mm
 from metamirror.models.conv4 import Conv4, ConvBlock, convolved_and_pooled
 from metamirror.models.kernels import first_block
 from metamirror.models.kernels.channel_statistics import channel_statistics
-from tests.networks import meta_gradient
+from metamirror.testing.methods import meta_gradient
 
 WAYS = 3
 
