@@ -12,6 +12,7 @@ import metamirror as mm
 from metamirror.cli.main import main
 from metamirror.core.learner import Learner, TaskLosses
 from metamirror.data import DATA_SETS
+from metamirror.data.registry import DataSet
 from metamirror.storage import checkpoint, tensor_file
 from metamirror.training import divergence
 from metamirror.training.divergence import NonFiniteError
@@ -194,7 +195,7 @@ def test_a_run_that_is_told_to_skip_may_end_diverged(tmp_path: Path, capsys):
 
 @pytest.mark.parametrize("data", ["sinusoid", "pictures"])
 def test_an_untrained_run_has_not_diverged(data: str, tmp_path: Path, monkeypatch):
-    monkeypatch.setitem(DATA_SETS, "pictures", Pictures)
+    monkeypatch.setitem(DATA_SETS, "pictures", DataSet("", "", stream=Pictures))
     train(small(data=data, width=4, outer_lr=0.0, iterations=1), tmp_path)
     assert '"diverged"' not in (tmp_path / "metrics.jsonl").read_text()
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from metamirror.cli.arguments import Device, Json
 from metamirror.console import printable, say
 from metamirror.core.files import to_json
 from metamirror.estimators.base import FewShotEstimator
@@ -35,8 +36,8 @@ def adapt(
     invert: bool = False,
     ink: bool = False,
     seed: int | None = None,
-    device: str = "auto",
-    json: bool = False,
+    device: Device = "auto",
+    json: Json = False,
 ) -> None:
     """Adapt a trained start to labelled images and write the adapted model, one file.
 
@@ -52,8 +53,6 @@ def adapt(
         ink: find what is drawn, on a light or dark ground, and bring it to a letter's size and
             place, as the playground does.
         seed: the seed of the method's own noise, where it has any.
-        device: auto (CUDA, MPS or CPU, in this order), or one of them.
-        json: print one JSON document.
     """
     _check_target(out)
     images, labels = labelled_images(support)
@@ -96,13 +95,12 @@ def adapt(
     print(f"written: {out}; next: metamirror predict {out} IMAGE")
 
 
-def predict(model: Model, images: Images, json: bool = False) -> None:
+def predict(model: Model, images: Images, json: Json = False) -> None:
     """Print to which class each image belongs, and how probable that is.
 
     Args:
         model: a file that metamirror adapt, or save in Python, wrote.
         images: png, jpeg, webp or bmp files.
-        json: print one JSON document.
     """
     estimator = load_model(model)
     if not images:

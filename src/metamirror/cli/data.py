@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from metamirror.cli.arguments import DataDir, Json, Split
 from metamirror.core.files import to_json
 from metamirror.data import BENCHMARKS, DATA_SETS, ImageTasks, open_images, tasks
 from metamirror.data.addressing import SPLITS
@@ -21,13 +22,8 @@ from metamirror.data.store import DamagedSet, Store, data_home
 Name = Annotated[str, tyro.conf.Positional]
 
 
-def list_data(json: bool = False, data_dir: Path | None = None) -> None:
-    """List the data sets: what they are, their licence, and whether they are installed.
-
-    Args:
-        json: print one JSON document instead of a table.
-        data_dir: where installed data live; by default $METAMIRROR_HOME or the user's data folder.
-    """
+def list_data(json: Json = False, data_dir: DataDir = None) -> None:
+    """List the data sets: what they are, their licence, and whether they are installed."""
     store = Store(data_home(data_dir))
     rows = []
     for name, data_set in DATA_SETS.items():
@@ -66,7 +62,7 @@ def add_data(
     download: bool = False,
     skip_bad: bool = False,
     image_size: int | None = None,
-    data_dir: Path | None = None,
+    data_dir: DataDir = None,
 ) -> None:
     """Install a data set, from files that you have or from its official address.
 
@@ -76,7 +72,6 @@ def add_data(
         download: fetch it, where there is a stable official address.
         skip_bad: leave out images that cannot be read, and count them.
         image_size: height and width to convert to as well, if other than the data set's own.
-        data_dir: where installed data live.
     """
     store = Store(data_home(data_dir))
     check_size(image_size)
@@ -96,13 +91,11 @@ def add_data(
     print(f"next: metamirror data show {name}, or metamirror train --method maml --data {name}")
 
 
-def check_data(name: Name, json: bool = False, data_dir: Path | None = None) -> None:
+def check_data(name: Name, json: Json = False, data_dir: DataDir = None) -> None:
     """Compare every byte of an installed data set with its checksum, and its counts.
 
     Args:
         name: the data set.
-        json: print one JSON document.
-        data_dir: where installed data live.
     """
     store = Store(data_home(data_dir))
     if name == "glyphs":
@@ -130,28 +123,26 @@ def check_data(name: Name, json: bool = False, data_dir: Path | None = None) -> 
 def show_data(
     name: Name,
     out: Path = Path("task.png"),
-    split: str = "train",
+    split: Split = "train",
     ways: int = 5,
     shots: int = 1,
     queries: int = 3,
     image_size: int | None = None,
     seed: int = 0,
     step: int = 0,
-    data_dir: Path | None = None,
+    data_dir: DataDir = None,
 ) -> None:
     """Draw a sample task: support above, query below.
 
     Args:
         name: the data set.
         out: the image file.
-        split: train, val or test.
         ways: classes of the task.
         shots: support images of each class.
         queries: query images of each class.
         image_size: height and width, if other than stored.
         seed: the seed of the tasks.
         step: which task of that seed.
-        data_dir: where installed data live.
     """
     stream = tasks(
         name, split, ways=ways, shots=shots, queries=queries, seed=seed, batch=1,

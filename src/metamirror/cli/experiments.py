@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import tyro
 from rich.console import Console
 
-from metamirror.cli.runs import Imports
+from metamirror.cli.arguments import DataDir, Device, Imports, Json
 from metamirror.core.files import to_json
 from metamirror.data.own_folder import absolute_folder
 from metamirror.experiments.comparison.compare import compare as run_comparison
@@ -65,10 +65,10 @@ def compare(
     controls: bool = True,
     test_tasks: int = 600,
     jobs: int = 1,
-    device: str = "auto",
-    data_dir: Path | None = None,
+    device: Device = "auto",
+    data_dir: DataDir = None,
     imports: Imports = (),
-    json: bool = False,
+    json: Json = False,
 ) -> None:
     """Train methods x shots x seeds under one protocol and write the paper's table.
 
@@ -91,10 +91,6 @@ def compare(
         controls: add the rows without which nobody can say that a geometry helped.
         test_tasks: test tasks, the same for all rows.
         jobs: runs at a time; they share the cores.
-        device: auto (CUDA, MPS or CPU, in this order), or one of them.
-        data_dir: where the data are, if not in the usual place.
-        imports: a module that registers methods of your own, imported first.
-        json: print one JSON document.
     """
     import_modules(imports)
     base = RunConfig(**{**asdict(settings), "method": "maml", "seed": 0, "imports": imports})
@@ -202,7 +198,7 @@ def cost(
     threads: int | None = None,
     recompute: bool = False,
     imports: Imports = (),
-    json: bool = False,
+    json: Json = False,
 ) -> None:
     """Measure what each method costs on this machine, on random images; needs no data.
 
@@ -217,8 +213,6 @@ def cost(
         rounds: how often each method takes turns with MAML.
         threads: threads of torch; by default as many as torch takes here.
         recompute: build the graphs of inner steps again when needed: less memory, more time.
-        imports: a module that registers methods of your own, imported first.
-        json: print one JSON document.
     """
     import_modules(imports)
     work = Workload(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import tyro
 
-from metamirror.cli.runs import Imports
+from metamirror.cli.arguments import DataDir, Device, Imports, Json, Split, Which
 from metamirror.core.files import to_json
 from metamirror.experiments.convergence import convergence as measure_convergence
 from metamirror.report.figures.convergence import NAME, describe_convergence
@@ -22,12 +22,12 @@ def convergence(
     out: Path,
     tasks: int = 1000,
     steps: int | None = None,
-    split: str = "test",
-    which: Literal["best", "last"] = "best",
-    device: str = "auto",
-    data_dir: Path | None = None,
+    split: Split = "test",
+    which: Which = "best",
+    device: Device = "auto",
+    data_dir: DataDir = None,
     imports: Imports = (),
-    json: bool = False,
+    json: Json = False,
 ) -> None:
     """Draw the paper's figure: support loss, gradient norm and accuracy against the inner step k.
 
@@ -40,12 +40,6 @@ def convergence(
         out: the folder that convergence.svg, .png, .csv and .json go to.
         tasks: how many tasks.
         steps: the last k; by default twice the K of training.
-        split: train, val or test.
-        which: the learner with the best validation score, or the last one.
-        device: auto (CUDA, MPS or CPU, in this order), or one of them.
-        data_dir: where the data are, if not in the usual place.
-        imports: a module that registers methods of your own, imported first.
-        json: print one JSON document.
     """
     import_modules(imports)
     found = measure_convergence(
@@ -69,7 +63,7 @@ def convergence(
 def report(
     folder: Annotated[Path, tyro.conf.Positional],
     inspect_seconds: float = 60.0,
-    data_dir: Path | None = None,
+    data_dir: DataDir = None,
 ) -> None:
     """Write one self-contained HTML page, report.html, from a folder of runs.
 
@@ -80,6 +74,5 @@ def report(
     Args:
         folder: the folder of the runs; the page goes into it.
         inspect_seconds: how long the learned geometries may be inspected; 0 for not at all.
-        data_dir: where the data are, if not in the usual place.
     """
     print(f"written: {write_report(folder, inspect_seconds=inspect_seconds, data_dir=data_dir)}")

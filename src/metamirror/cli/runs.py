@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import torch
 import tyro
 
+from metamirror.cli.arguments import DataDir, Device, Imports, Json, RunFolder, Split, Which
 from metamirror.core.files import to_json
 from metamirror.core.learner import Norm
 from metamirror.data.own_folder import absolute_folder, parse_folder
@@ -22,11 +23,6 @@ from metamirror.training.factory import extra_parameters
 from metamirror.training.train import train as run_training
 from metamirror.training.user_modules import import_modules
 
-RunFolder = Annotated[Path, tyro.conf.Positional]
-Imports = Annotated[
-    tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(name="import", metavar="MODULE")
-]
-
 
 @dataclass(frozen=True)
 class Settings(RunConfig):
@@ -35,13 +31,8 @@ class Settings(RunConfig):
     imports: tyro.conf.Fixed[tuple[str, ...]] = ()
 
 
-def methods(imports: Imports = (), json: bool = False) -> None:
-    """List the methods: optimiser, geometry, paper, extra parameters on conv4-64 at 84x84.
-
-    Args:
-        imports: a module that registers methods of your own, imported first.
-        json: print one JSON document instead of a table.
-    """
+def methods(imports: Imports = (), json: Json = False) -> None:
+    """List the methods: optimiser, geometry, paper, extra parameters on conv4-64 at 84x84."""
     import_modules(imports)
     with torch.device("meta"):
         model = Conv4(ways=5, channels=3, image_size=84, width=64)
@@ -82,8 +73,8 @@ def train(
     config: Path | None = None,
     out: Path | None = None,
     resume: bool = False,
-    device: str = "auto",
-    data_dir: Path | None = None,
+    device: Device = "auto",
+    data_dir: DataDir = None,
     tensorboard: bool = False,
     processes: int | None = None,
     imports: Imports = (),
@@ -95,12 +86,9 @@ def train(
         config: a file to start from, RUN/config.json or one of configs/; flags override it.
         out: the run folder; by default runs/DATA-METHOD-SHOTSshot-seedSEED.
         resume: continue from the last checkpoint; a folder that does not exist starts a new run.
-        device: auto (CUDA, MPS or CPU, in this order), or one of them.
-        data_dir: where the data are, if not in the usual place.
         tensorboard: write TensorBoard events as well.
         processes: how many share the tasks of a step on CPUs; by default as many as make it
             fastest. Results do not depend on it.
-        imports: a module that registers methods of your own, imported first.
     """
     import_modules(imports)
     chosen = RunConfig(**{**asdict(settings), "imports": imports or settings.imports})
@@ -133,31 +121,24 @@ def default_folder(config: RunConfig) -> Path:
 
 def evaluate(
     run: RunFolder,
-    split: str = "test",
+    split: Split = "test",
     tasks: int = 600,
     steps: int | None = None,
     norm: Norm | None = None,
     queries: int | None = None,
-    which: Literal["best", "last"] = "best",
-    device: str = "auto",
-    data_dir: Path | None = None,
+    which: Which = "best",
+    device: Device = "auto",
+    data_dir: DataDir = None,
     imports: Imports = (),
-    json: bool = False,
+    json: Json = False,
 ) -> None:
     """Adapt a trained run to fixed new tasks and report the mean over them.
 
     Args:
-        run: the run folder.
-        split: train, val or test.
         tasks: how many tasks.
         steps: inner steps, if other than in training.
         norm: which statistics normalise the query, if others than in training.
         queries: query examples a class, if others than in training.
-        which: the learner with the best validation score, or the last one.
-        device: auto (CUDA, MPS or CPU, in this order), or one of them.
-        data_dir: where the data are, if not in the usual place.
-        imports: a module that registers methods of your own, imported first.
-        json: print one JSON document.
     """
     import_modules(imports)
     found = evaluate_run(
@@ -189,20 +170,16 @@ def inspect(
     tasks: int = 4,
     points: int = 4,
     plot: Path | None = None,
-    data_dir: Path | None = None,
+    data_dir: DataDir = None,
     imports: Imports = (),
-    json: bool = False,
+    json: Json = False,
 ) -> None:
     """Report whether the learned geometry is a mirror map, with a counterexample if it is not.
 
     Args:
-        run: the run folder.
         tasks: validation tasks whose adaptation is inspected.
         points: points at which the map's Jacobian is measured.
         plot: the image file; by default geometry.png in the run folder.
-        data_dir: where the data are, if not in the usual place.
-        imports: a module that registers methods of your own, imported first.
-        json: print one JSON document.
     """
     from metamirror.experiments.inspection import inspect_run
     from metamirror.report.figures.geometry import describe_geometry, plot_geometry

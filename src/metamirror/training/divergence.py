@@ -10,6 +10,7 @@ import torch
 from metamirror.core.files import write_atomically, write_json
 from metamirror.data import TaskStream
 from metamirror.storage import tensor_file
+from metamirror.storage.checkpoint import TrainingState
 from metamirror.training.config import RunConfig
 
 FOLDER = "nonfinite"
@@ -41,16 +42,14 @@ def loss_of_guessing(stream: TaskStream) -> float:
     return torch.stack(targets).double().square().mean().item() or 1.0
 
 
-def has_diverged(loss: float | None, guessing: float) -> bool:
-    """Return whether a mean meta-loss is finite but absurd."""
-    return loss is not None and loss > EXPLODED * guessing
-
-
-def describe_explosion(config: RunConfig, step: int, loss: float, guessing: float) -> str:
-    """Return what happened, and what to do."""
+def explosion(config: RunConfig, state: TrainingState, guessing: float) -> str | None:
+    """Return what is wrong, and what to do, where the last meta-loss is finite but absurd."""
+    if state.last_loss is None or state.last_loss <= EXPLODED * guessing:
+        return None
     return (
-        f"{config.method} has diverged: its meta-loss is {loss:.3g} at step {step}, and that of "
-        f"guessing {guessing:.3g}; lower lr ({config.lr}) or outer_lr ({config.outer_lr})"
+        f"{config.method} has diverged: its meta-loss is {state.last_loss:.3g} at step "
+        f"{state.step}, and that of guessing {guessing:.3g}; lower lr ({config.lr}) or outer_lr "
+        f"({config.outer_lr})"
     )
 
 

@@ -214,11 +214,12 @@ class Run:
             if config.geometry_lr is not None:
                 line["geometry_lr"] = config.geometry_lr * factor
             line["skipped"] = state.skipped
-            if divergence.has_diverged(loss, self.guessing):
-                line["diverged"] = True
-                if self.ranks.first and not self.diverged:
-                    warn(self.explosion(loss))
+            before = divergence.explosion(config, state, self.guessing)
             state.last_loss = loss
+            if now := divergence.explosion(config, state, self.guessing):
+                line["diverged"] = True
+                if self.ranks.first and not before:
+                    warn(now)
             state.losses, state.accuracies, state.counted = 0.0, None, 0
         if self.validation and (last or state.step % config.validate_every == 0):
             line |= self.validate(self.validation)
@@ -273,16 +274,8 @@ class Run:
             words.append(f"best validation {abs(self.state.best_score):.4g}")
         return ", ".join(words)
 
-    @property
-    def diverged(self) -> bool:
-        """Whether the last line of metrics has an absurd loss."""
-        return divergence.has_diverged(self.state.last_loss, self.guessing)
-
-    def explosion(self, loss: float) -> str:
-        """Return what is said about an absurd loss."""
-        return divergence.describe_explosion(self.config, self.state.step, loss, self.guessing)
-
     def check_end(self) -> None:
-        """Refuse to call a run done that has diverged, unless it was told to go on regardless."""
-        if self.diverged and self.config.on_nonfinite == "stop":
-            raise DivergedError(f"{self.explosion(self.state.last_loss or 0)}; {self.out} is kept")
+        """Refuse to call a run done that has diverged, unless it was told to skip."""
+        exploded = divergence.explosion(self.config, self.state, self.guessing)
+        if exploded and self.config.on_nonfinite == "stop":
+            raise DivergedError(f"{exploded}; {self.out} is kept")
