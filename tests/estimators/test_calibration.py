@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from metamirror.estimators.calibration import (
     folds,
     likeliest_temperature,
 )
-from metamirror.estimators.fitting import Adaptation
+from metamirror.estimators.fitting import adapt
 from tests.estimators.stripes import fitted, start, stripes
 
 
@@ -70,17 +71,17 @@ def test_the_temperature_is_that_of_predictions_for_held_out_examples():
     support = mm.Batch(
         torch.from_numpy(pictures).float()[:, None] / 255, torch.tensor([0, 0, 1, 1, 2, 2])
     )
-    how = Adaptation(steps=3, lr=0.1, early_stopping=False, tol=0.0, seed=None)
+    run = partial(adapt, learner, steps=3, lr=0.1)
     logits = torch.zeros(6, 3)
     for kept, out in (
         (slice(0, None, 2), slice(1, None, 2)),
         (slice(1, None, 2), slice(0, None, 2)),
     ):
-        adapted = how.run(learner, mm.Batch(support.x[kept], support.y[kept]))[0]
+        adapted = run(mm.Batch(support.x[kept], support.y[kept]))[0]
         logits[out] = adapted(support.x[out])[:, :3]
     expected = likeliest_temperature(logits, support.y)
     assert not math.isclose(expected, 1.0, abs_tol=0.01)
-    assert calibrated_temperature(learner, support, 3, how) == pytest.approx(expected, rel=1e-3)
+    assert calibrated_temperature(support, 3, run) == pytest.approx(expected, rel=1e-3)
 
 
 def test_calibration_changes_probabilities_and_no_prediction():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from metamirror.core.learner import Learner
 from metamirror.core.tasks import Batch
 from metamirror.estimators import model_file
-from metamirror.estimators.fitting import Adaptation, FittedModel, seed_of
+from metamirror.estimators.fitting import Adapt, FittedModel, adapt, seed_of
 from metamirror.estimators.inputs.reader import Reader, read, reader_for
 from metamirror.estimators.sklearn_api import Estimator, not_fitted
 from metamirror.estimators.starts import Start, open_start
@@ -87,9 +88,9 @@ class FewShotEstimator(Estimator):
             device: auto (CUDA, MPS or CPU, in this order), or one of them.
         """
         fitted, params = model_file.read(Path(path), model, device)
-        if (kind := fitted.kind) != cls._estimator_type:
-            name = f"FewShot{kind.capitalize()}"
-            raise ValueError(f"{path} holds a {name}: use {name}.load")
+        kind = "Regressor" if fitted.classes is None else "Classifier"
+        if kind.lower() != cls._estimator_type:
+            raise ValueError(f"{path} holds a FewShot{kind}: use FewShot{kind}.load")
         return cls.of(fitted, params)
 
     @classmethod
@@ -106,27 +107,29 @@ class FewShotEstimator(Estimator):
         self, learner: Learner, reader: Reader, X: Any, y: Any, before: Batch | None
     ) -> Self:
         """Adapt, and only then forget the earlier fit."""
-        seed = seed_of(self.random_state)
-        how = Adaptation(self.steps, self.lr, self.early_stopping, self.tol, seed)
-        x = read(reader, learner, X)
-        support, facts = self._support(learner, x, y, before, how)
-        outcome = how.run(learner, support)
-        self._keep(FittedModel(learner, reader, support, *outcome, row_length(X), **facts))
+        run = partial(
+            adapt,
+            learner,
+            steps=self.steps,
+            lr=self.lr,
+            seed=seed_of(self.random_state),
+            early_stopping=self.early_stopping,
+            tol=self.tol,
+        )
+        support, facts = self._support(learner, read(reader, learner, X), y, before, run)
+        self._keep(FittedModel(learner, reader, support, *run(support), row_length(X), **facts))
         return self
 
     def _support(
-        self, learner: Learner, x: Tensor, y: Any, before: Batch | None, how: Adaptation
+        self, learner: Learner, x: Tensor, y: Any, before: Batch | None, run: Adapt
     ) -> tuple[Batch, dict[str, Any]]:
         """Return the support set, earlier examples first, and the other facts of `FittedModel`."""
         raise NotImplementedError
 
     def _keep(self, fitted: FittedModel) -> None:
         self.fitted_ = fitted
-        self.learner_, self.adapted_, self.support_ = (
-            fitted.learner,
-            fitted.adapted,
-            fitted.support,
-        )
+        self.learner_, self.adapted_ = fitted.learner, fitted.adapted
+        self.support_ = fitted.support
         self.losses_, self.n_steps_ = fitted.losses, len(fitted.losses) - 1
         self.adaptation_seconds_ = fitted.seconds
         if fitted.n_features is not None:

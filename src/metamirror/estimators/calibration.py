@@ -11,18 +11,15 @@ import math
 import torch
 from torch import Tensor
 
-from metamirror.core.learner import Learner
 from metamirror.core.tasks import Batch
-from metamirror.estimators.fitting import Adaptation
+from metamirror.estimators.fitting import Adapt
 
 MOST_FOLDS = 5
 HOTTEST = 20.0
 """Temperatures lie within this factor of 1."""
 
 
-def calibrated_temperature(
-    learner: Learner, support: Batch, classes: int, how: Adaptation
-) -> float:
+def calibrated_temperature(support: Batch, classes: int, adapt: Adapt) -> float:
     """Return the temperature by cross-validation over the support set.
 
     Each fold is predicted by a model that was adapted to the others, which have fewer examples
@@ -38,7 +35,7 @@ def calibrated_temperature(
     fold = folds(support.y, count)
     logits, labels = [], []
     for held_out in (fold == i for i in range(count)):
-        adapted, _, _ = how.run(learner, Batch(support.x[~held_out], support.y[~held_out]))
+        adapted, _, _ = adapt(Batch(support.x[~held_out], support.y[~held_out]))
         logits.append(adapted(support.x[held_out])[:, :classes])
         labels.append(support.y[held_out])
     return likeliest_temperature(torch.cat(logits), torch.cat(labels))

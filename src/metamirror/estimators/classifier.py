@@ -14,7 +14,7 @@ from metamirror.core.learner import Learner
 from metamirror.core.tasks import Batch
 from metamirror.estimators.base import FewShotEstimator
 from metamirror.estimators.calibration import calibrated_temperature
-from metamirror.estimators.fitting import Adaptation, FittedModel
+from metamirror.estimators.fitting import Adapt, FittedModel
 from metamirror.estimators.labels import (
     FirstOutputs,
     as_labels,
@@ -103,7 +103,7 @@ class FewShotClassifier(FewShotEstimator):
         return float(np.average(right, weights=sample_weight))
 
     def _support(
-        self, learner: Learner, x: Tensor, y: Any, before: Batch | None, how: Adaptation
+        self, learner: Learner, x: Tensor, y: Any, before: Batch | None, run: Adapt
     ) -> tuple[Batch, dict[str, Any]]:
         check_flag("calibrate", self.calibrate)
         labels = as_labels(y, len(x))
@@ -117,7 +117,7 @@ class FewShotClassifier(FewShotEstimator):
         learner.loss = FirstOutputs(len(classes), own_loss(learner))
         temperature = 1.0
         if self.calibrate:
-            temperature = calibrated_temperature(learner, support, len(classes), how)
+            temperature = calibrated_temperature(support, len(classes), run)
         return support, {"classes": classes, "temperature": temperature}
 
     def _keep(self, fitted: FittedModel) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, Literal
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -60,11 +61,6 @@ class FittedModel:
     temperature: float = 1.0
     flat: bool = False
 
-    @property
-    def kind(self) -> Literal["classifier", "regressor"]:
-        """Return what the model is of."""
-        return "regressor" if self.classes is None else "classifier"
-
     def outputs(self, x: Tensor) -> Tensor:
         """Return the adapted model's outputs, on the CPU."""
         with lock_of(self.learner):
@@ -86,65 +82,57 @@ def lock_of(learner: Learner) -> threading.Lock:
         return _locks.setdefault(learner, threading.Lock())
 
 
-@dataclass(frozen=True)
-class Adaptation:
-    """How to adapt.
+Adapt = Callable[[Batch], tuple[Adapted, list[float], float]]
+"""`adapt` of a learner with all its settings: what is left is the support set."""
 
-    Attributes:
-        steps: K; None for the learner's.
-        lr: alpha; None for the learner's.
+
+def adapt(
+    learner: Learner,
+    support: Batch,
+    *,
+    early_stopping: bool = False,
+    tol: float = 1e-3,
+    **settings: Any,
+) -> tuple[Adapted, list[float], float]:
+    """Return a finite adapted model, the losses on the way and the seconds it took.
+
+    Args:
+        learner: the start.
+        support: the examples.
         early_stopping: whether to stop at a step that lowers the support loss by less than `tol`
             times its first value. A step that raises it is taken back.
         tol: that share.
-        seed: of the method's own noise.
+        settings: `steps`, `lr` and `seed` of `Learner.adapt`.
     """
-
-    steps: int | None
-    lr: float | None
-    early_stopping: bool
-    tol: float
-    seed: int | None
-
-    def __post_init__(self) -> None:
-        check_flag("early_stopping", self.early_stopping)
-        number = isinstance(self.tol, Real) and not isinstance(self.tol, bool)
-        if not number or not 0 <= self.tol < 1:
-            raise ValueError(f"tol is {self.tol!r}; a share of the loss, at least 0 and below 1")
-
-    def run(self, learner: Learner, support: Batch) -> tuple[Adapted, list[float], float]:
-        """Return a finite adapted model, the losses on the way and the seconds it took."""
-        begun = time.perf_counter()
-        settings: dict[str, Any] = {"steps": self.steps, "lr": self.lr, "seed": self.seed}
-        if self.early_stopping:
-            adapted, losses = self._until_it_stops_falling(learner, support, settings)
-        else:
-            adapted = learner.adapt(support, **settings)
-            losses = [*adapted.path.losses.tolist(), _loss(learner, adapted, support)]
-        seconds = time.perf_counter() - begun
-        finite = all(bool(torch.isfinite(p).all()) for p in adapted.params.values())
-        if not (finite and all(map(math.isfinite, losses))):
-            raise ValueError(
-                f"adaptation left the finite numbers (support losses "
-                f"{', '.join(f'{loss:.4g}' for loss in losses)}): lower lr, which is "
-                f"{learner.lr if self.lr is None else self.lr:g}"
-            )
-        return adapted, losses, seconds
-
-    def _until_it_stops_falling(
-        self, learner: Learner, support: Batch, settings: dict[str, Any]
-    ) -> tuple[Adapted, list[float]]:
+    check_flag("early_stopping", early_stopping)
+    if not isinstance(tol, Real) or isinstance(tol, bool) or not 0 <= tol < 1:
+        raise ValueError(f"tol is {tol!r}; a share of the loss, at least 0 and below 1")
+    begun = time.perf_counter()
+    if early_stopping:
         path = learner.adaptations(support, **settings)
-        best = next(path)
-        losses = [_loss(learner, best, support)]
-        for adapted in path:
-            loss = _loss(learner, adapted, support)
+        adapted = next(path)
+        losses = [_loss(learner, adapted, support)]
+        for further in path:
+            loss = _loss(learner, further, support)
             if not loss <= losses[-1]:
                 break
-            best = adapted
+            adapted = further
             losses.append(loss)
-            if losses[-2] - loss < self.tol * losses[0]:
+            if losses[-2] - loss < tol * losses[0]:
                 break
-        return best, losses
+    else:
+        adapted = learner.adapt(support, **settings)
+        losses = [*adapted.path.losses.tolist(), _loss(learner, adapted, support)]
+    seconds = time.perf_counter() - begun
+    finite = all(bool(torch.isfinite(p).all()) for p in adapted.params.values())
+    if not (finite and all(map(math.isfinite, losses))):
+        lr = settings.get("lr")
+        raise ValueError(
+            f"adaptation left the finite numbers (support losses "
+            f"{', '.join(f'{loss:.4g}' for loss in losses)}): lower lr, which is "
+            f"{learner.lr if lr is None else lr:g}"
+        )
+    return adapted, losses, seconds
 
 
 def _loss(learner: Learner, adapted: Adapted, support: Batch) -> float:

@@ -78,7 +78,7 @@ def pack(fitted: FittedModel, params: dict[str, Any]) -> bytes:
         facts: dict[str, Any] = {
             "format": FORMAT,
             "metamirror": __version__,
-            "kind": fitted.kind,
+            "kind": "regressor" if classes is None else "classifier",
             "params": _parameters(fitted, params),
             "learner": _description(learner),
             "losses": fitted.losses,

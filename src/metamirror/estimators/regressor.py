@@ -13,7 +13,7 @@ from torch import Tensor
 from metamirror.core.learner import Learner
 from metamirror.core.tasks import Batch
 from metamirror.estimators.base import FewShotEstimator
-from metamirror.estimators.fitting import Adaptation
+from metamirror.estimators.fitting import Adapt
 from metamirror.estimators.inputs.numbers import as_targets
 from metamirror.estimators.starts import Start
 
@@ -23,19 +23,7 @@ class FewShotRegressor(FewShotEstimator):
     """Predicts quantities from a few examples, by adapting a meta-learned start.
 
     As `FewShotClassifier`, with numbers in place of labels: one for each example, or as many as
-    the start's model has outputs.
-
-    Args:
-        start: a shipped start's name, a run folder, a folder of `metamirror.save`, or a `Learner`.
-        steps: inner steps, if other than the start's.
-        lr: inner step size, if other than the start's.
-        early_stopping: stop at a step that lowers the loss of the examples by less than `tol`
-            times its first value; a step that raises it is taken back.
-        tol: that share.
-        invert: exchange dark and light, where examples are images.
-        ink: look for what is drawn on them, as in `FewShotClassifier`.
-        device: auto (CUDA, MPS or CPU, in this order), or one of them.
-        random_state: seed of the method's own noise; most methods have none.
+    the start's model has outputs. Its arguments are the same, without `calibrate`.
 
     Attributes:
         losses_: the mean squared error of the examples before each step and after the last.
@@ -71,7 +59,7 @@ class FewShotRegressor(FewShotEstimator):
         return float(share.mean())
 
     def _support(
-        self, learner: Learner, x: Tensor, y: Any, before: Batch | None, how: Adaptation
+        self, learner: Learner, x: Tensor, y: Any, before: Batch | None, run: Adapt
     ) -> tuple[Batch, dict[str, Any]]:
         targets, flat = as_targets(y, len(x))
         outputs = learner.outputs(x)
