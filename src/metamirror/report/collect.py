@@ -207,24 +207,17 @@ def number(value: object) -> float | None:
         return None
 
 
-def alike(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
-    """Return readable runs with a label; runs that differ in their seed alone are together."""
-    labels = labels_of(run.config for run in runs if run.config is not None)
-    together: dict[str, list[Run]] = {label: [] for label in labels.values()}
+def groups_of(runs: Sequence[Run]) -> dict[str, dict[str, list[Run]]]:
+    """Return readable runs by their data and shots, then by label; seeds share a label."""
+    together: dict[str, dict[RunConfig, list[Run]]] = {}
     for run in runs:
-        if run.config is not None:
-            together[labels[replace(run.config, seed=0)]].append(run)
-    return list(together.items())
-
-
-def on_same_tasks(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """Return readable runs by their data and shots, in words."""
-    together: dict[str, list[Run]] = {}
-    for run in runs:
-        if run.config is not None:
-            title = f"{run.config.data}, {run.config.shots}-shot"
-            together.setdefault(title, []).append(run)
-    return together
+        if (config := run.config) is not None:
+            same_tasks = together.setdefault(f"{config.data}, {config.shots}-shot", {})
+            same_tasks.setdefault(replace(config, seed=0), []).append(run)
+    return {
+        title: {label: group[config] for config, label in labels_of(group).items()}
+        for title, group in together.items()
+    }
 
 
 def entries(value: object) -> list[dict[str, Any]]:

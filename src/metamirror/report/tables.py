@@ -18,6 +18,7 @@ from metamirror.storage.atomic import write_atomically
 
 UNITS = {"accuracy": "accuracy, %", "mse": "MSE"}
 SOME_FAILED = "†"
+ENDS = ("mean", "low", "high")
 ROOM = 16
 """Characters of a terminal for each column of a table that is shown whole."""
 OF_THE_PAPER = (
@@ -47,18 +48,10 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Column:
-    """The heading of a column; a page aligns by its kind ("number", "broad" or "")."""
-
-    title: str
-    kind: str = ""
-
-
-@dataclass(frozen=True)
 class Table:
-    """Columns and rows of cells, before they are written in some language."""
+    """Titles of columns with their kind ("number", "broad" or ""), and rows of cells."""
 
-    columns: list[Column]
+    columns: dict[str, str]
     rows: list[list[Cell]]
 
 
@@ -82,15 +75,14 @@ def lay_out(protocol: str, rows: Sequence[Row]) -> Layout:
     measure = rows[0].measure if rows else "accuracy"
     shots = list(dict.fromkeys(row.shots for row in rows))
     published = any(row.published for row in rows)
-    columns = [Column("method")]
-    columns += [Column(title, "broad") for title in ("lower-level optimiser", "loss geometry")]
+    columns = {"method": "", "lower-level optimiser": "broad", "loss geometry": "broad"}
     # With one number of shots, the line above the table has it.
     prefixes = [f"{count}-shot " if len(shots) > 1 else "" for count in shots]
     for prefix in prefixes:
         titles = [UNITS[measure], *(["in the paper"] if published else []), "less MAML, paired"]
-        columns += [Column(f"{prefix}{title}", "number") for title in titles]
-    columns.append(Column("extra parameters", "number"))
-    columns += [Column(f"{prefix}time / MAML", "number") for prefix in prefixes]
+        columns |= {f"{prefix}{title}": "number" for title in titles}
+    columns["extra parameters"] = "number"
+    columns |= {f"{prefix}time / MAML": "number" for prefix in prefixes}
 
     def cells(own: dict[int, Row]) -> list[Cell]:
         first = next(iter(own.values()))
@@ -139,7 +131,7 @@ def _paired(row: Row) -> Cell:
     gap, digits = row.difference_to_maml, DIGITS[row.measure]
     if gap is None or gap["mean"] is None:
         return Cell(MISSING)
-    ends = [gap[key] for key in ("mean", "low", "high")]
+    ends = [gap[end] for end in ENDS]
     mean, low, high = ("?" if end is None else f"{end:+.{digits}f}" for end in ends)
     sure = None not in ends and not ends[1] <= 0 <= ends[2]
     return Cell(f"{mean} [{low}, {high}]", notes=() if sure else ("not significant",))
@@ -186,7 +178,7 @@ def markdown(layout: Layout) -> str:
         texts[0] = mark + texts[0]
         return "| " + " | ".join(text.replace("|", "\\|") for text in texts) + " |"
 
-    titles = [Cell(column.title) for column in layout.methods.columns]
+    titles = [Cell(title) for title in layout.methods.columns]
     lines = [layout.protocol, "", line(titles), line([Cell("---")] * len(titles))]
     lines += map(line, layout.methods.rows)
     lines += [line(row, "*control:* ") for row in layout.controls.rows]
@@ -214,11 +206,12 @@ def latex(layout: Layout) -> str:
         return " & ".join(map(str.__add__, bold, texts)) + r" \\"
 
     columns = layout.methods.columns
+    alignment = "".join("r" if kind == "number" else "l" for kind in columns.values())
     lines = [
         f"% {layout.protocol}",
-        f"\\begin{{tabular}}{{{''.join('r' if c.kind == 'number' else 'l' for c in columns)}}}",
+        f"\\begin{{tabular}}{{{alignment}}}",
         r"\toprule",
-        line([Cell(column.title) for column in columns]),
+        line([Cell(title) for title in columns]),
         r"\midrule",
         *map(line, layout.methods.rows),
         *([r"\midrule", *map(line, layout.controls.rows)] if layout.controls.rows else []),
@@ -231,60 +224,57 @@ def latex(layout: Layout) -> str:
 
 def as_csv(rows: Sequence[Row]) -> str:
     """Return one line for each row and number of shots, unrounded."""
+    measure = rows[0].measure if rows else "accuracy"
+    columns = ["method", "title", "optimizer", "geometry", "kind", "shots", measure, "ci95"]
+    columns += ["seeds", "published", *(f"difference_to_maml_{end}" for end in ENDS)]
+    columns += ["extra_parameters", "seconds_per_iteration", "relative_to_maml", "bold"]
     file = io.StringIO()
-    writer: csv.DictWriter[str] | None = None
+    writer = csv.DictWriter(
+        file, [*columns, "status", "reason"], extrasaction="ignore", lineterminator="\n"
+    )
+    writer.writeheader()
     for row in rows:
-        found, gap = row.to_json(), row.difference_to_maml or {}
-        ends = {f"difference_to_maml_{end}": gap.get(end) for end in ("mean", "low", "high")}
-        seeds = {"seeds": len(row.seeds), "published": row.published}
-        first, last = (
-            {key: found[key] for key in keys}
-            for keys in (
-                ("method", "title", "optimizer", "geometry", "kind", "shots", row.measure, "ci95"),
-                ("extra_parameters", "seconds_per_iteration", "relative_to_maml", "bold", "status"),
-            )
-        )
-        line = {**first, **seeds, **ends, **last, "reason": row.reason}
-        if writer is None:
-            writer = csv.DictWriter(file, line, lineterminator="\n")
-            writer.writeheader()
-        writer.writerow(line)
+        gap = row.difference_to_maml or {}
+        ends = {f"difference_to_maml_{end}": gap.get(end) for end in ENDS}
+        writer.writerow(row.to_json() | ends | {"seeds": len(row.seeds)})
     return file.getvalue()
 
 
+def _on_screen(table: Table, width: int) -> Screen:
+    """Return a table for a terminal; a narrow one does without its broad columns."""
+    wide = width >= ROOM * len(table.columns)
+    shown = [i for i, kind in enumerate(table.columns.values()) if wide or kind != "broad"]
+    screen = Screen()
+    for i, (title, kind) in enumerate(table.columns.items()):
+        if i in shown:
+            screen.add_column(
+                title, justify="right" if kind == "number" else "left", overflow="fold"
+            )
+    for row in table.rows:
+        texts = [(escape(row[i].text), row[i].bold) for i in shown]
+        screen.add_row(*(f"[bold]{text}[/bold]" if bold else text for text, bold in texts))
+    return screen
+
+
 def show(table: Mapping[str, Any], console: Console) -> None:
-    """Print the table on a terminal; a narrow one does without optimiser and geometry."""
+    """Print the table of a comparison on a terminal."""
     layout = lay_out(table["protocol"]["line"], read_rows(table))
-    every = layout.methods.columns
-    wide = console.width >= ROOM * len(every)
-    shown = [i for i, column in enumerate(every) if wide or column.kind != "broad"]
-    found = Screen()
-    for column in (every[i] for i in shown):
-        justify = "right" if column.kind == "number" else "left"
-        found.add_column(column.title, justify=justify, overflow="fold")  # type: ignore[arg-type]
-    for part in (layout.methods, layout.controls):
-        for row in part.rows:
-            texts = [(escape(row[i].text), row[i].bold) for i in shown]
-            found.add_row(*(f"[bold]{text}[/bold]" if bold else text for text, bold in texts))
-        found.add_section()
+    every = Table(layout.methods.columns, layout.methods.rows + layout.controls.rows)
     console.print(layout.protocol, markup=False, highlight=False)
-    console.print(found)
+    screen = _on_screen(every, console.width)
+    if layout.controls.rows and layout.methods.rows:
+        screen.rows[len(layout.methods.rows) - 1].end_section = True
+    console.print(screen)
     console.print("\n".join(layout.notes), markup=False, highlight=False)
 
 
 def cost_table(found: dict[str, Any]) -> Screen:
     """Return what `metamirror.experiments.cost.measure_cost` found, for a terminal."""
-    table = Screen(
-        title=f"conv4-{found['width']} on {found['shape']}, {found['ways']}-way "
-        f"{found['shots']}-shot, {found['steps']} steps, {found['tasks']} tasks, "
-        f"{found['threads']} threads, {found['rounds']} rounds"
-    )
-    table.add_column("method", overflow="fold")
-    for column in ("ms / iteration", "/ MAML", "95 %", "peak MB", "extra parameters"):
-        table.add_column(column, justify="right")
+    titles = ("ms / iteration", "/ MAML", "95 %", "peak MB", "extra parameters")
+    rows = []
     for row in found["rows"]:
         low, high = row["ci95"]
-        table.add_row(
+        texts = (
             row["method"],
             f"{row['ms_per_iteration']:.0f}",
             f"{row['relative_to_maml']:.2f}",
@@ -292,7 +282,14 @@ def cost_table(found: dict[str, Any]) -> Screen:
             f"{row['peak_mb']:.0f}",
             f"{row['extra_parameters']:,}",
         )
-    return table
+        rows.append([Cell(text) for text in texts])
+    screen = _on_screen(Table({"method": "", **dict.fromkeys(titles, "number")}, rows), 0)
+    screen.title = (
+        f"conv4-{found['width']} on {found['shape']}, {found['ways']}-way "
+        f"{found['shots']}-shot, {found['steps']} steps, {found['tasks']} tasks, "
+        f"{found['threads']} threads, {found['rounds']} rounds"
+    )
+    return screen
 
 
 def write_tables(out: Path, table: Mapping[str, Any]) -> None:

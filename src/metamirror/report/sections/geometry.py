@@ -4,38 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from metamirror.console import Progress
 from metamirror.experiments.inspection import inspect_run
 from metamirror.report.charts import Dot, dot_chart
-from metamirror.report.collect import Run, alike, in_short, on_same_tasks
+from metamirror.report.collect import Run, groups_of, in_short
 from metamirror.report.figures.geometry import describe_geometry, verdict_in_words
 from metamirror.report.styles import styles_of
 
 TASKS, POINTS = 1, 2
 """Of each inspection: enough for a page; `metamirror inspect` examines a run in more detail."""
-
-
-@dataclass(frozen=True)
-class Inspected:
-    """One run of a method, and what `inspect_run` found."""
-
-    label: str
-    run: Run
-    found: dict[str, Any]
-
-    @property
-    def verdict(self) -> str:
-        """Whether it is a mirror map, in words."""
-        return verdict_in_words(self.found)
-
-    @property
-    def lines(self) -> list[str]:
-        """Everything else that was found."""
-        return describe_geometry(self.found)[1:]
+Inspected = tuple[str, Run, dict[str, Any]]
+"""A label, a run, and what `inspect_run` found."""
 
 
 def geometry(runs: Sequence[Run], seconds: float, data_dir: Path | None) -> dict[str, Any] | None:
@@ -43,8 +25,8 @@ def geometry(runs: Sequence[Run], seconds: float, data_dir: Path | None) -> dict
     chosen = [
         # Of several seeds, the first of those that have come furthest.
         (title, label, max(some, key=lambda run: run.step))
-        for title, group in on_same_tasks(runs).items()
-        for label, some in alike(group)
+        for title, group in groups_of(runs).items()
+        for label, some in group.items()
     ]
     if not chosen or seconds <= 0:
         return None
@@ -59,7 +41,7 @@ def geometry(runs: Sequence[Run], seconds: float, data_dir: Path | None) -> dict
                 break
             try:
                 found = inspect_run(run.path, tasks=TASKS, points=POINTS, data_dir=data_dir)
-                groups.setdefault(title, []).append(Inspected(label, run, found))
+                groups.setdefault(title, []).append((label, run, found))
             except (ValueError, OSError, RuntimeError, KeyError, TypeError) as error:
                 # Whatever is wrong with one run, the page has to show the others.
                 problems.append(f"{run.name} cannot be inspected: {in_short(error, run.path)}")
@@ -69,26 +51,28 @@ def geometry(runs: Sequence[Run], seconds: float, data_dir: Path | None) -> dict
 
 
 def _group(title: str, group: list[Inspected]) -> dict[str, Any]:
-    styles = styles_of(one.run.method for one in group)
-    sizes = [one.found["effective_step_sizes"] for one in group]
-    rows = [
-        (
-            layer,
-            [
-                Dot(one.label, style, own[layer])
-                for one, style, own in zip(group, styles, sizes, strict=True)
-                if own.get(layer, 0) > 0
-            ],
-        )
-        for layer in dict.fromkeys(layer for own in sizes for layer in own)
-    ]
-    rates = {one.found["lr"] for one in group}
+    styles = styles_of(run.method for _, run, _ in group)
+    legend = [(label, style) for (label, _, _), style in zip(group, styles, strict=True)]
+    sizes = [found["effective_step_sizes"] for _, _, found in group]
+    layers = dict.fromkeys(layer for own in sizes for layer in own)
+    rows: dict[str, list[Dot]] = {
+        layer: [
+            Dot(label, style, own[layer])
+            for (label, style), own in zip(legend, sizes, strict=True)
+            if own.get(layer, 0) > 0
+        ]
+        for layer in layers
+    }
+    rates = {found["lr"] for _, _, found in group}
     chart = dot_chart(
-        rows,
+        list(rows.items()),
         title="effective step size of each layer",
         x_label="|change of φ| / |gradient|" + (" (dotted: α)" if len(rates) == 1 else ""),
         log=True,
         mark=rates.pop() if len(rates) == 1 else None,
     )
-    legend = [(one.label, style) for one, style in zip(group, styles, strict=True)]
-    return {"title": title, "inspected": group, "legend": legend, "chart": chart}
+    inspected = [
+        (label, run, found, verdict_in_words(found), describe_geometry(found)[1:])
+        for label, run, found in group
+    ]
+    return {"title": title, "inspected": inspected, "legend": legend, "chart": chart}

@@ -9,7 +9,7 @@ from metamirror.experiments.comparison.table import Row, Seed, plus_minus
 from metamirror.report.charts import Chart, Dot, dot_chart
 from metamirror.report.collect import MOST_WORDS, entries, mapping, number, text
 from metamirror.report.styles import style_of
-from metamirror.report.tables import Cell, Column, Table, lay_out
+from metamirror.report.tables import ENDS, Cell, Table, lay_out
 
 WORDS = ("method", "title", "optimizer", "geometry", "published", "status", "reason", "note")
 FIGURES = ("ci95", "extra_parameters", "relative_to_maml")
@@ -41,7 +41,7 @@ def _sound(found: dict[str, Any], measure: str) -> Row:
             Seed(seed.get("seed"), number(seed.get(measure)), None, None)
             for seed in entries(found.get("seeds"))
         ),
-        difference_to_maml={end: number(gap.get(end)) for end in ("mean", "low", "high")},
+        difference_to_maml={end: number(gap.get(end)) for end in ENDS},
         bold=found.get("bold") is True,
     )
 
@@ -74,7 +74,7 @@ def search(found: dict[str, Any]) -> dict[str, Any]:
             _score(own[rate], rate == _rates(row)) if rate in own else Cell("") for rate in rates
         ]
         lines.append([name, *cells])
-    columns = [Column("method"), *(Column(_title(*rate), "number") for rate in rates)]
+    columns = {"method": "", **{_title(*rate): "number" for rate in rates}}
     tasks, iterations = (f"{number(found.get(k)) or 0:,.0f}" for k in ("tasks", "iterations"))
     return {"table": Table(columns, lines), "tasks": tasks, "iterations": iterations}
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from metamirror.report.charts import Series, line_chart, thinned
-from metamirror.report.collect import Run, alike, number, on_same_tasks
+from metamirror.report.collect import Run, groups_of, number
 from metamirror.report.sections.results import estimate_in_words
 from metamirror.report.styles import Style, styles_of
-from metamirror.report.tables import Cell, Column, Table
+from metamirror.report.tables import Cell, Table
 
 CURVES = {
     "loss": "meta-loss in training",
@@ -32,9 +32,8 @@ def runs_table(runs: Sequence[Run]) -> dict[str, Any]:
         settings = [Cell(str(run.settings.get(key, ""))) for key in ("data", "shots", "seed")]
         figures = [Cell(score(run)) for score in scores.values()]
         rows.append([Cell(run.name), Cell(run.method), *settings, state, *figures])
-    columns = [Column(title) for title in ("run", "method", "data")]
-    columns += [Column("shots", "number"), Column("seed", "number"), Column("state")]
-    columns += [Column(title, "number") for title in scores]
+    columns = {"run": "", "method": "", "data": "", "shots": "number", "seed": "number"}
+    columns |= {"state": "", **dict.fromkeys(scores, "number")}
     damaged = sum(run.config is None for run in runs)
     summary = f"{len(runs)} run{'s' if len(runs) > 1 else ''}"
     summary += f", of which {damaged} cannot be read" if damaged else ""
@@ -60,22 +59,20 @@ def _seconds(run: Run) -> str:
 
 def curves(runs: Sequence[Run]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield training loss and validation against the iteration, for runs on the same tasks."""
-    for title, group in on_same_tasks([run for run in runs if run.metrics]).items():
-        named = alike(group)
-        styles = styles_of(some[0].method for _, some in named)
+    for title, group in groups_of([run for run in runs if run.metrics]).items():
+        styles = styles_of(some[0].method for some in group.values())
         charts = []
         for name, heading in CURVES.items():
             series = [
                 line
-                for (label, some), style in zip(named, styles, strict=True)
+                for (label, some), style in zip(group.items(), styles, strict=True)
                 for line in _lines(label, [run for run in some if run.curve(name)], name, style)
             ]
             if series:
                 log = name == "val_mse"
                 charts.append(line_chart(series, title=heading, x_label="outer iteration", log=log))
         if charts:
-            legend = list(zip((label for label, _ in named), styles, strict=True))
-            yield title, {"legend": legend, "charts": charts}
+            yield title, {"legend": list(zip(group, styles, strict=True)), "charts": charts}
 
 
 def _lines(label: str, runs: Sequence[Run], name: str, style: Style) -> list[Series]:
