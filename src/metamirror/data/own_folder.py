@@ -65,7 +65,7 @@ def open_folder(
         def install() -> None:
             check_links(source)
             found = split_folders(source) or split_at_random(source, split_seed)
-            used = {entry for keys in found.classes.values() for entry, _ in keys}
+            used = {entry for entry, _ in found.labels}
             if unused := [entry for entry in source.names if entry not in used]:
                 say(
                     f"{len(unused)} files of {path} are not used, such as {unused[0]}: "

@@ -40,7 +40,7 @@ Rows = Iterable[tuple[int, Pixels | None]]
 
 
 def data_home(data_dir: str | Path | None = None) -> Path:
-    """The folder of installed data: given, or $METAMIRROR_HOME, or the platform's own."""
+    """Return the folder of installed data: given, or $METAMIRROR_HOME, or the platform's own."""
     chosen = data_dir or os.environ.get("METAMIRROR_HOME")
     return expanded(chosen) if chosen else Path(platformdirs.user_data_dir("metamirror"))
 
@@ -60,32 +60,29 @@ class Store:
         self.root = root
 
     def names(self) -> list[str]:
-        """What is installed."""
+        """Return the names of what is installed."""
         return sorted(path.stem for path in self.root.glob("*.json"))
 
     def holds(self, name: str) -> bool:
-        """Whether a data set is installed."""
+        """Return whether a data set is installed."""
         return self._index(name).is_file()
 
     def facts(self, name: str) -> dict[str, Any]:
-        """The index of a data set, checked for what the rest relies on."""
+        """Return the index of a data set, checked for what the rest relies on."""
         path = self._index(name)
         try:
             found: dict[str, Any] = read_json(path)
             _check_index(found)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise self._damaged(name, f"{path} is no index of format {FORMAT} ({error})") from error
-        array = self.root / found["array"]
-        expected = math.prod(found["shape"])
-        if not array.is_file():
-            raise self._damaged(name, f"{array} is missing, though {path} names it")
-        if array.stat().st_size != expected:
-            found_size = array.stat().st_size
-            raise self._damaged(name, f"{array} has {found_size} bytes instead of {expected}")
+        array, expected = self.root / found["array"], math.prod(found["shape"])
+        size = array.stat().st_size if array.is_file() else 0
+        if size != expected:
+            raise self._damaged(name, f"{array} has {size} bytes instead of {expected}")
         return found
 
     def open(self, name: str) -> ImageSet:
-        """A data set, its images memory-mapped."""
+        """Open a data set, its images memory-mapped."""
         facts = self.facts(name)
         pixels = np.memmap(self.root / facts["array"], np.uint8, "r", shape=tuple(facts["shape"]))
         classes = tuple(ImageClass(**c) for c in facts["classes"])
@@ -93,7 +90,7 @@ class Store:
         return ImageSet(name, pixels, classes, hashlib.sha256(whole).hexdigest())
 
     def check(self, name: str) -> dict[str, Any]:
-        """The index, after every byte of the array was compared with its checksum."""
+        """Compare every byte of the array with its checksum, and return the index."""
         facts = self.facts(name)
         array = self.root / facts["array"]
         if (found := digest_of(array, "sha256")) != facts["sha256"]:
@@ -101,7 +98,7 @@ class Store:
         return facts
 
     def keep(self, name: str, key: str, value: object, install: Callable[[], object]) -> None:
-        """Installs what can be made again, unless what is there was made from the same."""
+        """Install what can be made again, unless what is there was made from the same."""
 
         def current() -> bool:
             try:
@@ -117,7 +114,7 @@ class Store:
 
     @contextmanager
     def locked(self, name: str, *, wait: bool) -> Iterator[None]:
-        """Keeps other processes from installing the same data set at the same time.
+        """Keep other processes from installing the same data set at the same time.
 
         The lock is the operating system's: a process that was killed holds it no longer.
         """
@@ -145,7 +142,7 @@ class Store:
         rows: Rows,
         about: dict[str, Any],
     ) -> int:
-        """Writes images of one shape and an index; returns how many were left out.
+        """Write images of one shape and an index; return how many were left out.
 
         Call it inside `locked`. Rows that are left out are closed up, class by class.
         """
@@ -208,14 +205,11 @@ class Store:
         return DamagedSet(f"{what}: {way} again")
 
     def _clean(self, name: str) -> None:
-        """Removes arrays that no index names: leftovers of a killed or superseded installation."""
-        index = self._index(name)
-        kept = None
-        if index.is_file():
-            try:
-                kept = read_json(index).get("array")
-            except (ValueError, AttributeError):
-                kept = None
+        """Remove arrays that no index names: leftovers of a killed or superseded installation."""
+        try:
+            kept = read_json(self._index(name)).get("array")
+        except (ValueError, AttributeError):  # there is none, or it is damaged
+            kept = None
         for path in self.root.glob(f"{name}.*.bytes"):
             if path.name != kept:
                 path.unlink(missing_ok=True)
@@ -224,7 +218,7 @@ class Store:
 def close_up(
     classes: Sequence[ImageClass], missing: Sequence[int], file: BinaryIO, size: int
 ) -> list[ImageClass]:
-    """The classes without the missing rows, whose followers move up in the file."""
+    """Return the classes without the missing rows, whose followers move up in the file."""
     gone, kept, target = set(missing), [], 0
     for c in classes:
         start = target
@@ -243,7 +237,7 @@ def close_up(
 
 
 def _check_index(found: dict[str, Any]) -> None:
-    """Refuses an index that this version did not write, or that somebody has changed."""
+    """Refuse an index that this version did not write, or that somebody has changed."""
     if found["format"] != FORMAT:
         raise ValueError(f"format is {found['format']!r}")
     shape = found["shape"]

@@ -62,7 +62,7 @@ class Letter:
 
 
 def letters() -> list[Letter]:
-    """The classes: letters of all scripts, look-alikes counted once, in a fixed order.
+    """Return the classes: letters of all scripts, look-alikes counted once, in a fixed order.
 
     A shape that occurs in several splits belongs to the first of train, val and test.
 
@@ -86,7 +86,7 @@ def _letters() -> tuple[Letter, ...]:
 
 
 def candidates() -> list[Letter]:
-    """Every letter in its base form that enough faces have, look-alikes included."""
+    """Return every letter in its base form that enough faces have, look-alikes included."""
     found = []
     for character in sorted(set().union(*map(characters, FACES))):
         if not unicodedata.category(character).startswith("L"):
@@ -103,7 +103,7 @@ def candidates() -> list[Letter]:
 
 
 def look_alikes(found: list[Letter]) -> NDArray[np.bool_]:
-    """Which letters have nearly the same shape in one of the compared faces."""
+    """Return which letters have nearly the same shape in one of the compared faces."""
     alike = np.zeros((len(found), len(found)), dtype=bool)
     split = np.array([SPLITS.index(letter.split) for letter in found])
     one_in = np.where(split[:, None] == split, _ALIKE, _ALIKE_ACROSS_SPLITS).astype(np.float32)
@@ -130,17 +130,17 @@ def _script(character: str) -> str:
 
 
 def _shape(ink: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """The letter in a box of standard size, half-way to a square unless it is a bar or a dot."""
+    """Return the letter in a standard box, half-way to a square unless it is a bar or a dot."""
     side = max(ink.shape)
     box = min(_BOX, max(1, _BOX * side // 40))  # dots and commas stay small
-    picture = np.zeros((_SIDE, _SIDE), dtype=bool)
+    image = np.zeros((_SIDE, _SIDE), dtype=bool)
     lengths = [_length(n, side, box) for n in ink.shape]
     lines = [_sub_pixels(n, length) for n, length in zip(ink.shape, lengths, strict=True)]
     fine = ink[lines[0]][:, lines[1]].astype(np.int32)
     coarse = fine.reshape(lengths[0], 4, lengths[1], 4).sum((1, 3))
     top, left = ((_SIDE - length) // 2 for length in lengths)
-    picture[top : top + lengths[0], left : left + lengths[1]] = coarse >= 16 * 96
-    return picture
+    image[top : top + lengths[0], left : left + lengths[1]] = coarse >= 16 * 96
+    return image
 
 
 def _length(n: int, side: int, box: int) -> int:

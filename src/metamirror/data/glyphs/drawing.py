@@ -17,21 +17,21 @@ from numpy.typing import NDArray
 from PIL import features
 
 from metamirror.data.glyphs.alphabet import Letter, letters
-from metamirror.data.glyphs.faces import bitmap, files_digest
+from metamirror.data.glyphs.faces import FACES, bitmap, files_digest, shows
 
 FORMAT = 1
 """To be raised with every change that alters pixels or classes."""
 
 SIDE, SAMPLES = 28, 24
 
-# Lengths are in 1/4096 of a pixel of the picture or of the font's rendering, which is about four
+# Lengths are in 1/4096 of a pixel of the image or of the font's rendering, which is about four
 # times as fine; matrix entries are in 1/4096.
 _BITS = 12
 _ONE = 1 << _BITS
 _FINE = 4  # sub-pixels per pixel and axis
 _FIT = 19  # pixels that the longer side of an undeformed letter takes
 
-# How far a deformation goes, chosen by looking: with half as much again letters leave the picture
+# How far a deformation goes, chosen by looking: with half as much again letters leave the image
 # and bold ones close up, with half as much the samples of one face are nearly the same.
 _STRETCH = _ONE * 18 // 100
 _SHEAR = _ONE * 22 // 100
@@ -47,7 +47,7 @@ _PURPOSE = 0x676C7970  # apart from the random numbers of tasks, whose purposes 
 
 
 def versions() -> dict[str, str]:
-    """What the pixels depend on, apart from the seed: the key of a cache of them.
+    """Return what the pixels depend on, apart from the seed: the key of a cache of them.
 
     >>> sorted(versions())
     ['faces', 'format', 'freetype', 'matplotlib', 'pillow', 'unicode']
@@ -67,11 +67,11 @@ def render(
     samples: int = SAMPLES,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[NDArray[np.uint8], list[Letter]]:
-    """Pictures of all letters: (classes * samples, 28, 28, 1) in the order of the classes.
+    """Return images of all letters: (classes * samples, 28, 28, 1) in the order of the classes.
 
     Args:
         seed: of the deformations; the letters and their splits are the same for all.
-        samples: pictures per class. The first ones do not depend on how many there are.
+        samples: images per class. The first ones do not depend on how many there are.
         progress: called with the number of classes done and their total.
     """
     classes = letters()
@@ -84,7 +84,7 @@ def render(
 
 
 def render_letter(letter: Letter, seed: int = 0, samples: int = SAMPLES) -> NDArray[np.uint8]:
-    """Pictures of one letter, (samples, 28, 28): its faces in turn, each time deformed anew.
+    """Return images of one letter, (samples, 28, 28): its faces in turn, each time deformed anew.
 
     >>> render_letter(letters()[0], seed=1, samples=2).shape
     (2, 28, 28)
@@ -95,6 +95,28 @@ def render_letter(letter: Letter, seed: int = 0, samples: int = SAMPLES) -> NDAr
     inks = [bitmap(face, letter.character) for face in letter.faces[:samples]]
     matrix, bend = _deformations(numbers)
     return _look_up(inks, np.arange(samples) % len(inks), matrix, bend)
+
+
+def draw(text: str, seed: int = 0) -> NDArray[np.uint8]:
+    """Return one image of each letter of a text, (letters, 28, 28), light on dark.
+
+    Another seed means another face and another deformation.
+
+    >>> draw("αβγ", seed=1).shape
+    (3, 28, 28)
+    """
+    images = []
+    for character in text:
+        faces = tuple(face for face in FACES if shows(face, character))
+        if not faces:
+            raise ValueError(f"no face shows {character!r} (U+{ord(character):04X}): leave it out")
+        turn = seed % len(faces)
+        # Neither script nor split has a say in how a letter is drawn.
+        letter = Letter(character, "", "", faces[turn:] + faces[:turn])
+        images.append(render_letter(letter, seed, samples=1)[0])
+    if not images:
+        raise ValueError("text is empty: give at least one letter")
+    return np.stack(images)
 
 
 def _numbers(seed: int, letter: Letter, samples: int) -> NDArray[np.int64]:

@@ -35,7 +35,7 @@ _NEVER_ASSIGNED = "\U0010ffff"
 
 
 def face_path(face: str) -> Path:
-    """The font file of a face."""
+    """Return the font file of a face."""
     path = Path(matplotlib.get_data_path(), "fonts", "ttf", f"{face}.ttf")
     if not path.is_file():
         raise ValueError(
@@ -46,12 +46,12 @@ def face_path(face: str) -> Path:
 
 @cache
 def characters(face: str) -> frozenset[str]:
-    """What the face's character map gives a glyph to."""
+    """Return the characters to which the face's map gives a glyph."""
     return frozenset(map(chr, FT2Font(str(face_path(face))).get_charmap()))
 
 
 def shows(face: str, character: str) -> bool:
-    """Whether the face has a picture for the character: neither nothing nor the .notdef box."""
+    """Return whether the face draws the character: neither nothing nor the .notdef box."""
     if character not in characters(face):
         return False
     ink = _draw(face, character, _SMALL)
@@ -59,14 +59,14 @@ def shows(face: str, character: str) -> bool:
 
 
 def bitmap(face: str, character: str) -> NDArray[np.uint8]:
-    """The ink of a letter, 255 on 0, cropped to it."""
+    """Return the ink of a letter, 255 on 0, cropped to it."""
     ink = _draw(face, character, SIZE)
     return np.asarray(ink.crop(ink.getbbox()))
 
 
 @cache
 def files_digest() -> str:
-    """What the twelve files hold, in short: some distributors replace them by their own."""
+    """Return a checksum of the twelve files: some distributors replace them by their own."""
     contents = hashlib.sha256()
     for face in FACES:
         contents.update(face_path(face).read_bytes())
@@ -87,5 +87,5 @@ def _draw(face: str, character: str, size: int) -> Image.Image:
 
 @cache
 def _font(face: str, size: int) -> ImageFont.FreeTypeFont:
-    # Basic layout: a letter's picture must not depend on whether libraqm is there.
+    # Basic layout: a letter's image must not depend on whether libraqm is there.
     return ImageFont.truetype(face_path(face), size, layout_engine=ImageFont.Layout.BASIC)

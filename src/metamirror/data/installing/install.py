@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +103,7 @@ def find(benchmark: Benchmark, source: Source) -> Found:
     """Find the images of a benchmark, in the first layout that fits."""
     for layout in benchmark.layouts:
         if (found := layout(source)) is not None:
-            splits = {split for split, _ in found.classes}
+            splits = {split for split, _ in found.labels.values()}
             if missing := [split for split in SPLITS if split not in splits]:
                 raise ValueError(
                     f"{source.path} holds no {missing[0]} classes of {benchmark.name}: it is "
@@ -134,14 +134,19 @@ def write(
         about: what else the index says.
         title: what the user calls it, if not by its name.
     """
+    # Tasks are drawn by place: class after class, in the order of the splits and of their names.
+    order = sorted(
+        found.labels, key=lambda k: (SPLITS.index(found.labels[k][0]), found.labels[k][1])
+    )
+    row_of = {key: row for row, key in enumerate(order)}
     classes: dict[str, ImageClass] = {}
-    row_of = {key: i for i, key in enumerate(k for keys in found.classes.values() for k in keys)}
-    for (split, label), keys in found.classes.items():
-        other = classes.setdefault(label, ImageClass(label, split, row_of[keys[0]], len(keys)))
-        if other.split != split:  # training would see the test
+    for row, (split, label) in enumerate(found.labels[key] for key in order):
+        c = classes.setdefault(label, ImageClass(label, split, row, 0))
+        if c.split != split:  # training would see the test
             raise ValueError(
-                f"class {label!r} of {found.where} is in both {other.split} and {split}: keep one"
+                f"class {label!r} of {found.where} is in both {c.split} and {split}: keep one"
             )
+        classes[label] = replace(c, count=c.count + 1)
 
     def rows(progress: Progress) -> Rows:
         done = bad = 0

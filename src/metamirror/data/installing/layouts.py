@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -34,21 +33,16 @@ class Found:
 
     Attributes:
         where: the source.
-        classes: the places of the images of each class, in the order of the splits and names.
+        labels: the split and class of each image, by its place.
         read: (whether damaged entries of a zip come empty) -> images, in the source's order.
     """
 
     where: Path
-    classes: dict[Label, list[Key]]
+    labels: Mapping[Key, Label]
     read: Callable[[bool], Iterator[tuple[Key, Content]]]
 
 
 Layout = Callable[[Source], Found | None]
-
-
-def in_order(classes: Mapping[Label, list[Key]]) -> dict[Label, list[Key]]:
-    """Return the classes in the order of the splits and names, in which they are stored."""
-    return dict(sorted(classes.items(), key=lambda item: (SPLITS.index(item[0][0]), item[0][1])))
 
 
 def split_folders(source: Source) -> Found | None:
@@ -134,30 +128,27 @@ class ImageFiles:
 
     def __init__(self, source: Source):
         self.source = source
-        self.classes: dict[Label, list[Key]] = {}
-        self.roots: dict[Label, tuple[str, ...]] = {}
+        self.labels: dict[Key, Label] = {}
+        self.first: dict[Label, tuple[tuple[str, ...], str]] = {}
 
     def add(self, label: Label, image: str, root: tuple[str, ...] = ()) -> None:
         """Add an image. All of a class lie under one root: two would be two copies."""
-        images = self.classes.setdefault(label, [])
-        if self.roots.setdefault(label, root) != root:
-            raise two_copies(self.source, images[0][0], image)
-        images.append((image, 0))
+        first_root, first_image = self.first.setdefault(label, (root, image))
+        if first_root != root:
+            raise two_copies(self.source, first_image, image)
+        if (image, 0) in self.labels:
+            raise ValueError(f"{self.source.path}: the image {image!r} is listed twice")
+        self.labels[image, 0] = label
 
     def found(self) -> Found | None:
         """Return what was gathered; None if there is nothing."""
-        if not self.classes:
-            return None
-        wanted = [path for keys in self.classes.values() for path, _ in keys]
-        ((path, times),) = Counter(wanted).most_common(1)
-        if times > 1:
-            raise ValueError(f"{self.source.path}: the image {path!r} is listed twice")
 
         def read(tolerant: bool) -> Iterator[tuple[Key, Content]]:
-            for path, content in self.source.read_many(wanted, tolerant=tolerant):
-                yield (path, 0), content
+            names = [name for name, _ in self.labels]
+            for name, content in self.source.read_many(names, tolerant=tolerant):
+                yield (name, 0), content
 
-        return Found(self.source.path, in_order(self.classes), read)
+        return Found(self.source.path, self.labels, read) if self.labels else None
 
 
 def two_copies(source: Source, one: str, other: str) -> ValueError:

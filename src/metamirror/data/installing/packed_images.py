@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from metamirror.data.installing.layouts import Content, Found, Key, Label, in_order, one_of_each
+from metamirror.data.installing.layouts import Content, Found, Key, Label, one_of_each
 from metamirror.data.readers import safe_pickle
 from metamirror.data.readers.archives import LARGE
 from metamirror.data.readers.npz import read_npz
@@ -39,7 +39,7 @@ def packed_images(
         entries: their names.
         load: (source, entry) -> its images, and the label of each; None leaves an image out.
     """
-    classes: dict[Label, list[Key]] = {}
+    found: dict[Key, Label] = {}
     for entry in entries:
         images, labels = named(load, source, entry)
         if len(images) != len(labels):
@@ -48,14 +48,14 @@ def packed_images(
             )
         for i, label in enumerate(labels):
             if label is not None:
-                classes.setdefault(label, []).append((entry, i))
+                found[entry, i] = label
 
     def read(tolerant: bool) -> Iterator[tuple[Key, Content]]:
         for entry in entries:
             for i, image in enumerate(named(load, source, entry)[0]):
                 yield (entry, i), image
 
-    return Found(source.path, in_order(classes), read) if classes else None
+    return Found(source.path, found, read) if found else None
 
 
 def named(load: Callable[[Source, str], T], source: Source, entry: str) -> T:

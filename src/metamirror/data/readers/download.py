@@ -30,7 +30,6 @@ TIMEOUT = 30.0
 """Seconds without data after which a connection counts as broken."""
 
 _CHUNK = 2**18
-_SCHEMES = ("http", "https")
 # The server is busy or restarting, or has no bytes where the part ends.
 _PASSING = (408, 416, 425, 429, 500, 502, 503, 504)
 
@@ -54,7 +53,7 @@ def fetch(
     if the two halves do not belong together, the checksum shows it, and the file is fetched anew.
 
     Args:
-        url: an http or https address.
+        url: the address, one of those in `data/benchmarks`.
         target: the file to make; its folder is made too.
         md5: the checksum in hexadecimal digits.
         progress: is told how far it is.
@@ -62,10 +61,11 @@ def fetch(
         sleep: waits between two attempts.
 
     Raises:
-        ValueError: the address is wrong or gone, or the checksum is.
+        ValueError: the file is gone, or is another one.
         OSError: the network or the disk fails.
     """
-    _check_address(url)
+    if not re.match("https?://", url):
+        raise ValueError(f"{url!r} is no web address: it must begin with https:// or http://")
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(target.name + ".part")
     for attempt in range(1, attempts + 1):
@@ -101,11 +101,20 @@ def _receive(url: str, part: Path, md5: str, progress: Report | None) -> bool:
         length = response.headers["Content-Length"] or ""
         total = size + int(length) if re.fullmatch("[0-9]{1,18}", length) else None
         if total is not None and total - size > shutil.disk_usage(part.parent).free:
-            raise _full(url, part, f"{total - size:,} bytes are missing, more than is free")
-        # Unbuffered: what has arrived is on disk if the process is killed.
-        with part.open("ab" if resumed else "wb", buffering=0) as file:
+            missing = f"{total - size:,} bytes of {url} are missing, more than is free"
+            raise OSError(errno.ENOSPC, f"{missing}. Make room and call again", str(part))
+        with part.open("ab" if resumed else "wb") as file:
             while data := _next(response):
-                _write(file, data, url, part)
+                try:
+                    file.write(data)
+                    file.flush()  # what has arrived is on disk if the process is killed
+                except OSError as error:
+                    raise OSError(
+                        error.errno,
+                        f"cannot store {url}: {error.strerror}. Make room and call again: it goes "
+                        f"on after the {_size(part):,} bytes so far",
+                        str(part),
+                    ) from error
                 size += len(data)
                 if progress is not None:
                     progress(size, total)
@@ -132,27 +141,6 @@ def _next(response: Any) -> bytes:
     return data
 
 
-def _write(file: Any, data: bytes, url: str, part: Path) -> None:
-    """Write all, though an unbuffered file may take less than it is given."""
-    left = memoryview(data)
-    try:
-        while left:
-            left = left[file.write(left) :]
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise _full(url, part, "the disk is full") from error
-        raise
-
-
-def _full(url: str, part: Path, why: str) -> OSError:
-    return OSError(
-        errno.ENOSPC,
-        f"no room for {url}: {why}. Make room and call again: it goes on after the "
-        f"{_size(part):,} bytes so far",
-        str(part),
-    )
-
-
 class _Redirects(urllib.request.HTTPRedirectHandler):
     """Follows redirects, but neither to other schemes nor from https back to http."""
 
@@ -166,7 +154,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         newurl: str,
     ) -> urllib.request.Request | None:
         scheme = urllib.parse.urlsplit(newurl).scheme
-        if scheme not in _SCHEMES or (req.type == "https" and scheme != "https"):
+        if scheme != "https" and (req.type, scheme) != ("http", "http"):
             raise urllib.error.HTTPError(newurl, code, f"leads to {newurl}", headers, fp)
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
@@ -177,15 +165,8 @@ def _open(url: str, start: int) -> Any:
     headers = {"Accept-Encoding": "identity", "User-Agent": f"metamirror/{__version__}"}
     if start:
         headers["Range"] = f"bytes={start}-"
-    # Unlike the usual opener this one cannot open file: and ftp:.
-    opener = urllib.request.OpenerDirector()
-    for handler in (
-        *(urllib.request.ProxyHandler(), urllib.request.HTTPHandler(), _Redirects()),
-        *(urllib.request.HTTPSHandler(), urllib.request.HTTPDefaultErrorHandler()),
-        urllib.request.HTTPErrorProcessor(),
-    ):
-        opener.add_handler(handler)
     try:
+        opener = urllib.request.build_opener(_Redirects)
         return opener.open(urllib.request.Request(url, headers=headers), timeout=TIMEOUT)
     except urllib.error.HTTPError as error:
         error.close()
@@ -206,16 +187,3 @@ def _open(url: str, start: int) -> Any:
         raise _Broken(f"no connection: {error.reason}") from error
     except (OSError, http.client.HTTPException) as error:
         raise _Broken(f"no connection: {error or type(error).__name__}") from error
-
-
-def _check_address(url: str) -> None:
-    try:
-        parts = urllib.parse.urlsplit(url)
-        sound = parts.scheme in _SCHEMES and parts.hostname and (parts.port or True)
-    except ValueError:
-        sound = False
-    if not sound or not re.fullmatch(r"[!-~]+", url):
-        raise ValueError(
-            f"{url!r} is no web address; it must begin with http:// or https:// and hold neither "
-            f"blanks nor letters beyond ASCII"
-        )
