@@ -74,6 +74,7 @@ def test_forty_methods_have_forty_looks_and_colours():
     names = [f"method{i}" for i in range(40)]
     styles = styles_of(names)
     assert len(looks(styles)) == len({style.colours for style in styles}) == 40
+    assert len({style.marker for style in styles}) == 40
     assert [style_of(name) for name in reversed(names)] == styles[::-1]
 
 

@@ -224,7 +224,9 @@ def cost(
         tasks=tasks,
         recompute=recompute,
     )
-    found = measure_cost(work, parse_methods(methods), rounds=rounds, threads=threads)
+    found = measure_cost(
+        work, parse_methods(methods), rounds=rounds, threads=threads, imports=imports
+    )
     found["shape"] = shape
     if json:
         print(to_json(found))

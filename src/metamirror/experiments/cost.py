@@ -31,6 +31,7 @@ from metamirror.models.conv4 import check_sizes
 from metamirror.parallel.allocator import spare_memory_for, tune_allocator
 from metamirror.parallel.processes import Crew, processes_for
 from metamirror.training.factory import extra_parameters
+from metamirror.training.user_modules import import_modules
 
 SHAPES = {"omniglot": (1, 28, 28), "mini-imagenet": (3, 84, 84)}
 REFERENCE = "maml"
@@ -136,8 +137,9 @@ def parse_methods(methods: str) -> list[str]:
     return list(dict.fromkeys([REFERENCE, *given]))
 
 
-def prepare(method: str, work: Workload) -> Work:
+def prepare(method: str, work: Workload, imports: Sequence[str] = ()) -> Work:
     """One iteration of meta-training: the meta-gradient, and a step of Adam along it."""
+    import_modules(imports)
     tune_allocator()
     spare_memory_for(work.shape)
     learner = make_learner(
@@ -173,6 +175,7 @@ def measure_cost(
     *,
     rounds: int = ROUNDS,
     threads: int | None = None,
+    imports: Sequence[str] = (),
 ) -> dict[str, Any]:
     """What `metamirror cost --json` prints.
 
@@ -183,6 +186,7 @@ def measure_cost(
         methods: with their options, MAML first.
         rounds: pairs of turns for each method.
         threads: of torch; by default as many as torch takes here.
+        imports: modules that register the methods, for the processes that run them.
     """
     work.check()
     if rounds < 3:
@@ -208,7 +212,7 @@ def measure_cost(
             progress.update(done, f"{worker.program.name} {1000 * worker.seconds[-1]:.0f} ms")
 
         for method in others:
-            with Worker(Program(method, partial(prepare, method, work), count)) as worker:
+            with Worker(Program(method, partial(prepare, method, work, imports), count)) as worker:
                 worker.wait()
                 seconds = take_turns(
                     [maml, worker], rounds, turn_seconds=TURN_SECONDS, after_turn=show

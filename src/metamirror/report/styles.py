@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from colorsys import hls_to_rgb
 from dataclasses import dataclass
 from importlib.resources import files
+from typing import Literal
 
 from metamirror.methods import METHODS
 
@@ -60,9 +61,12 @@ class Style:
         return f"light-dark({', '.join(self.colours)})"
 
     @property
-    def marker(self) -> str:
-        """The marker, as matplotlib names it."""
-        return MARKERS[self.index % len(MARKERS)]
+    def marker(self) -> str | tuple[int, Literal[1, 2], int]:
+        """The marker, as matplotlib names it: a chosen one, then stars of ever more points."""
+        if self.index < len(MARKERS):
+            return MARKERS[self.index]
+        more = self.index - len(MARKERS)
+        return 6 + more // 2, 2 if more % 2 else 1, 0
 
     @property
     def dashes(self) -> tuple[float, ...]:

@@ -1,4 +1,4 @@
-"""The device of a run, and tasks moved to it."""
+"""Where a run computes, and in which type."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from metamirror.core.tasks import Batch, Task
 
 
 def choose_device(name: str, local_rank: int = 0) -> torch.device:
-    """Return the device of that name; auto is CUDA, else Apple's MPS, else the CPU.
+    """The device of that name; auto is CUDA, else Apple's MPS, else the CPU.
 
     >>> choose_device("cpu")
     device(type='cpu')
@@ -36,7 +36,7 @@ def choose_device(name: str, local_rank: int = 0) -> torch.device:
 
 
 def place(task: Task, like: nn.Module) -> Task:
-    """Move a task to where a module's parameters are, its floating values to their type."""
+    """The task where a module's parameters are, its floating values in their type."""
     first = next(like.parameters())
 
     def move(tensor: Tensor) -> Tensor:
