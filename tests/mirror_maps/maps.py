@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -16,7 +18,47 @@ from metamirror.mirror_maps import (
     MirrorMap,
 )
 
+# Small enough for dense Jacobians.
 SHAPES = {"a.weight": (4, 3), "a.bias": (4,), "b.weight": (3, 2, 2, 2), "b.bias": (3,)}
+
+# Kernels of equal shape, modes of size one, vectors of several lengths, a scalar.
+CONV_SHAPES = {
+    "conv0.weight": (16, 1, 3, 3),
+    "conv0.bias": (16,),
+    "conv1.weight": (16, 16, 3, 3),
+    "conv1.bias": (16,),
+    "conv2.weight": (16, 16, 3, 3),
+    "conv2.bias": (16,),
+    "temperature": (),
+    "head.weight": (5, 40),
+    "head.bias": (5,),
+}
+MLP_SHAPES = {
+    "a.weight": (40, 1),
+    "a.bias": (40,),
+    "b.weight": (40, 40),
+    "c.weight": (1, 40),
+    "c.bias": (1,),
+}
+TABLE = {"small": SHAPES, "conv": CONV_SHAPES, "mlp": MLP_SHAPES}
+
+
+def size_of(shapes) -> int:
+    return sum(math.prod(shape) for shape in shapes.values())
+
+
+PARTITIONS = {
+    "layers": lambda shapes: "layer",
+    "tensors": lambda shapes: "tensor",
+    "one block": lambda shapes: [list(shapes)],
+    "alternating tensors": lambda shapes: [list(shapes)[::2], list(shapes)[1::2]],
+    # Blocks of indices, which cut across the tensors: as many as a test has time for.
+    "interleaved indices": lambda shapes: [list(range(i, size_of(shapes), 12)) for i in range(12)],
+    "indices in reverse": lambda shapes: [
+        list(range(i, min(i + 400, size_of(shapes))))[::-1]
+        for i in reversed(range(0, size_of(shapes), 400))
+    ],
+}
 
 
 def point(seed: int = 0, size: float = 1.0, shapes=SHAPES) -> Params:
@@ -75,3 +117,9 @@ FLOWS = {
     "blockIAF by index": lambda: BlockIAF(SHAPES, blocks="index"),
     "blockIAF, exponential": lambda: BlockIAF(SHAPES, scale="exponential"),
 }
+
+
+def scales_of(g: BlockIAF, z: Params) -> Params:
+    """sigma(alpha) of every piece at z."""
+    blocks = g.autoregression(g.partition.split(z))
+    return {name: scale for block in blocks for name, (scale, _) in block.items()}

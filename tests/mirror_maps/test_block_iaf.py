@@ -11,10 +11,11 @@ import metamirror as mm
 from metamirror.core.geometry import State
 from metamirror.core.inner_loop import descend
 from metamirror.mirror_maps import BlockIAF, GradientNet, MirrorMap, Partition, certify
+from metamirror.mirror_maps.block_iaf import SCALES
 from metamirror.mirror_maps.mirror_descent import MirrorGeometry
 from metamirror.testing.maps import flat, jacobian
 from metamirror.testing.networks import smooth_conv
-from tests.mirror_maps.maps import FLOWS, SHAPES, point, randomised
+from tests.mirror_maps.maps import FLOWS, SHAPES, point, randomised, scales_of
 from tests.networks import image_tasks
 
 A = torch.tensor([[1.0, -0.9], [-0.9, 1.0]], dtype=torch.float64)
@@ -161,7 +162,7 @@ def test_jacobian_is_block_lower_triangular_with_the_scales_on_its_diagonal(name
         blocks = list(g.partition.indices)
     else:
         blocks = [torch.cat([names[n] for n in block]) for block in g.partition.blocks]
-    scales, _ = g._scales_and_shifts(g.partition.split(z), g.prepare())
+    scales = scales_of(g, z)
     below = 0.0
     for a, b in itertools.product(range(len(blocks)), repeat=2):
         part = j[blocks[a]][:, blocks[b]]
@@ -241,12 +242,11 @@ def test_a_layer_is_a_block_with_its_normalisation():
 
 
 def test_scale_is_bounded_and_one_at_the_start():
-    from metamirror.mirror_maps.block_iaf import scale
-
     x = torch.tensor([-1e3, 0.0, 1e3], dtype=torch.float64)
-    assert scale("bounded", x).tolist() == [0.0, 1.0, 2.0]
-    assert scale("logistic", x[1]).item() == 0.5
-    assert scale("exponential", x[1]).item() == 1.0
+    sigma = {kind: of for kind, (of, _) in SCALES.items()}
+    assert sigma["bounded"](x).tolist() == [0.0, 1.0, 2.0]
+    assert sigma["logistic"](x[1]).item() == 0.5
+    assert sigma["exponential"](x[1]).item() == 1.0
 
 
 @pytest.mark.parametrize(
@@ -348,7 +348,7 @@ def test_the_released_map_of_weights_is_metasgd_with_positive_rates():
         slope = {n: twice[n] - once[n] for n in z}
     state = State(z, {"prepared": g.prepare()})
     assert set(learner.geometry.primal(state)) == set(z)
-    scales, _ = g._scales_and_shifts(g.partition.split(z), g.prepare())
+    scales = scales_of(g, z)
     for n, p in z.items():
         if p.dim() > 1:
             expected = scales[n].detach().reshape(p.shape) * p

@@ -91,8 +91,26 @@ def test_a_singular_map_is_never_called_increasing_nor_given_a_witness(d, rank, 
         matrix = (root @ root.T / d).to(dtype)
         g = Linear(lambda z, matrix=matrix: {"w": matrix @ z["w"]})
         found = certify(g, {"w": torch.zeros(d, dtype=dtype)}, n=1)
-        assert not found.monotone
+        assert found.monotone is None
         assert found.witness is None
+
+
+@pytest.mark.parametrize("slope", [-7.8e-16, 0.0, 7.8e-16])
+def test_a_slope_that_is_zero_within_rounding_neither_refutes_nor_proves(slope):
+    g = Linear(lambda z: {"w": torch.tensor([slope, 1.0, 2.0], dtype=torch.float64) * z["w"]})
+    found = certify(g, {"w": torch.zeros(3, dtype=torch.float64)}, n=1)
+    assert found.smallest == pytest.approx(slope, abs=1e-15)
+    assert found.monotone is None
+    assert found.witness is None
+
+
+def test_a_negative_slope_above_rounding_refutes_at_every_scale():
+    for scale in (1e-20, 1.0, 1e20):
+        rates = scale * torch.tensor([-1e-9, 1.0, 2.0], dtype=torch.float64)
+        g = Linear(lambda z, rates=rates: {"w": rates * z["w"]})
+        found = certify(g, {"w": torch.zeros(3, dtype=torch.float64)}, n=1)
+        assert found.monotone is False
+        assert found.witness is not None
 
 
 def test_a_small_slope_is_not_called_zero_for_want_of_digits():

@@ -163,7 +163,7 @@ def test_maps_contain_positive_definite_metacurvature(form):
         for names, parts, scaling in zip(
             geometry.groups.members.values(), geometry.factors, g.scalings, strict=True
         ):
-            s = scaling.prepare()
+            s = scaling.factors()
             for i, name in enumerate(names):
                 if isinstance(s, torch.Tensor):
                     parts[0][i] = s[i].square()

@@ -1,164 +1,57 @@
-"""The passes of blockIAF and of gradient networks against programs written from the equations."""
+"""The fast passes of blockIAF and of gradient networks against the plain equations."""
 
 from __future__ import annotations
-
-import math
 
 import pytest
 import torch
 from torch import Tensor
 
+from metamirror.linalg.kronecker import KroneckerLinear
 from metamirror.mirror_maps import BlockIAF, GradientNet, MirrorMap
 from metamirror.testing.maps import flat
-from tests.mirror_maps.maps import SHAPES, point, randomised
-
-# Kernels of equal shape, modes of size one, vectors of several lengths, a scalar.
-CONV = {
-    "conv0.weight": (16, 1, 3, 3),
-    "conv0.bias": (16,),
-    "conv1.weight": (16, 16, 3, 3),
-    "conv1.bias": (16,),
-    "conv2.weight": (16, 16, 3, 3),
-    "conv2.bias": (16,),
-    "temperature": (),
-    "head.weight": (5, 40),
-    "head.bias": (5,),
-}
-MLP = {
-    "a.weight": (40, 1),
-    "a.bias": (40,),
-    "b.weight": (40, 40),
-    "c.weight": (1, 40),
-    "c.bias": (1,),
-}
+from tests.mirror_maps.maps import PARTITIONS, SHAPES, TABLE, point, randomised
 
 
-def kronecker(factors: list[Tensor]) -> Tensor:
-    matrix = torch.ones(1, 1, dtype=torch.float64)
-    for factor in factors:
-        matrix = torch.kron(matrix, factor)
-    return matrix
+def derivatives(g: MirrorMap, shapes, seed: int) -> dict[str, Tensor]:
+    """phi, and the first and second derivatives in z and in every parameter, along random vectors.
 
-
-def member(groups, modules, name: str):
-    for names, module in zip(groups.members.values(), modules, strict=True):
-        if name in names:
-            return module, names.index(name)
-    raise KeyError(name)
-
-
-def naive_block_iaf(g: BlockIAF, z: dict[str, Tensor], kind: str, extra_relu: bool):
-    """Eq. (8) block by block and piece by piece, with explicit matrices."""
-    sigma = {
-        "bounded": lambda a: 2 / (1 + torch.exp(-a)),
-        "logistic": lambda a: 1 / (1 + torch.exp(-a)),
-        "exponential": torch.exp,
-    }[kind]
-
-    def layer(linear, i: int, x: Tensor) -> Tensor:
-        return kronecker([f[i] for f in linear.factors]) @ x + linear.bias[i].reshape(-1)
-
-    def encode(name: str, x: Tensor) -> Tensor:
-        module, i = member(g.encoded, g.encoders, name)
-        first, second, third = module.layers
-        out = layer(third, i, layer(second, i, layer(first, i, x).relu()).relu())
-        return out.relu() if extra_relu else out
-
-    def decode(name: str, x: Tensor) -> tuple[Tensor, Tensor]:
-        module, i = member(g.decoded, g.decoders, name)
-        for linear in module.trunk:
-            x = layer(linear, i, x).relu()
-        return layer(module.alpha, i, x), layer(module.mu, i, x)
-
-    pieces = {name: value.reshape(-1) for name, value in g.partition.split(z).items()}
-    phi, embeddings = {}, []
-    for i, block in enumerate(g.partition.blocks):
-        if i > 0:
-            given = g.connections[i - 1](torch.cat(embeddings))
-            given = given.relu() if extra_relu else given
-        for j, name in enumerate(block):
-            if i == 0:
-                alpha, mu = g.first_alpha[j].reshape(-1), g.first_mu[j].reshape(-1)
-            else:
-                size = math.prod(max(1, n // 8) for n in g.partition.pieces[name])
-                read, given = given[:size], given[size:]
-                alpha, mu = decode(name, read)
-            phi[name] = pieces[name] * sigma(alpha) + mu
-        if i + 1 < len(g.partition.blocks):
-            embeddings += [encode(name, pieces[name]) for name in block]
-    return g.partition.join(phi)
-
-
-def naive_gradient_net(g: GradientNet, z: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The formula of `gradient_net`, tensor by tensor, with explicit matrices."""
-
-    def normalised(factors, i: int, modes) -> Tensor:
-        matrices = iter(factors.matrices)
-        parts = []
-        for n in modes:
-            part = next(matrices)[i] if n > 1 else torch.ones(1, 1, dtype=torch.float64)
-            parts.append(part / torch.linalg.matrix_norm(part, 2) if n > 1 else part)
-        return kronecker(parts)
-
-    def scaling(module, i: int) -> Tensor:
-        s = module.prepare()
-        if isinstance(s, Tensor):
-            return torch.diag(s[i].reshape(-1))
-        return kronecker([f[i] for f in s])
-
-    found, bracket, parts = {}, {}, {}
-    for group, (modes, names) in enumerate(g.groups.members.items()):
-        width = getattr(g, f"width_{group}").reshape(-1)
-        for i, name in enumerate(names):
-            s = scaling(g.scalings[group], i)
-            u = s @ z[name].reshape(-1)
-            bracket[name] = u
-            if len(modes) > 1:
-                layer = g.layers[group]
-                largest = (g.rho - g.coupling_rho) / g.terms
-                for k in range(g.terms):
-                    at = k * len(names) + i
-                    a = normalised(layer.factors, at, modes)
-                    tau, c = width[at], layer.offset[at].reshape(-1)
-                    w = largest * torch.tanh(layer.weight[at].reshape(-1))
-                    bracket[name] = bracket[name] + a.T @ (w * tau * torch.tanh((a @ u + c) / tau))
-            found[name] = (s, g.shifts[group][i].reshape(-1))
-            if g.coupling is not None:
-                parts[name] = (normalised(g.coupling.encoders[group], i, modes), u)
-    if g.coupling is not None:
-        mixing = g.coupling.mixing / torch.linalg.matrix_norm(g.coupling.mixing, 2)
-        tau = g.coupling_width
-        order = [name for names in g.groups.members.values() for name in names]
-        e = torch.cat([parts[name][0] @ parts[name][1] for name in order])
-        omega = g.coupling_rho * torch.tanh(g.coupling.weight)
-        hidden = omega * tau * torch.tanh((mixing @ e + g.coupling.offset) / tau)
-        back = (mixing.T @ hidden).split([parts[name][0].shape[0] for name in order])
-        for name, part in zip(order, back, strict=True):
-            bracket[name] = bracket[name] + parts[name][0].T @ part
-    return {
-        name: (found[name][1] + found[name][0].T @ bracket[name]).reshape(value.shape)
-        for name, value in z.items()
-    }
-
-
-def assert_same(g: MirrorMap, naive, z: dict[str, Tensor]) -> None:
-    """Phi and the gradients in z and in every parameter."""
-    z = {name: value.requires_grad_() for name, value in z.items()}
-    cotangent = flat(point(9, shapes={name: tuple(p.shape) for name, p in z.items()}))
-    names, parameters = zip(*g.named_parameters(), strict=True)
-    wanted = [*z.values(), *parameters]
-    phi, expected = flat(g(z)), flat(naive(z))
-    torch.testing.assert_close(phi, expected, rtol=0, atol=1e-10)
-    grads, naive_grads = (
-        torch.autograd.grad(value @ cotangent, wanted, materialize_grads=True)
-        for value in (phi, expected)
+    A vector for the second derivative that is zero in most parameters would hide the others.
+    """
+    z = {name: value.requires_grad_() for name, value in point(seed, shapes=shapes).items()}
+    wanted = {**z, **dict(g.named_parameters())}
+    random = torch.Generator().manual_seed(seed)
+    phi = flat(g(z))
+    cotangent = torch.randn(phi.shape, generator=random, dtype=torch.float64)
+    first = torch.autograd.grad(
+        phi @ cotangent, list(wanted.values()), create_graph=True, materialize_grads=True
     )
-    for name, a, b in zip((*z, *names), grads, naive_grads, strict=True):
-        scale = 1 + float(b.abs().max())
-        torch.testing.assert_close(a, b, rtol=0, atol=1e-10 * scale, msg=name)
+    product = sum(
+        (grad * torch.randn(grad.shape, generator=random, dtype=torch.float64)).sum()
+        for grad in first
+    )
+    second = torch.autograd.grad(product, list(wanted.values()), materialize_grads=True)
+    found = {"phi": phi}
+    for order, grads in (("first", first), ("second", second)):
+        found |= {f"{order}: {name}": d for name, d in zip(wanted, grads, strict=True)}
+    return {name: value.detach() for name, value in found.items()}
 
 
-@pytest.mark.parametrize("shapes", [SHAPES, CONV, MLP], ids=["small", "conv", "mlp"])
+def assert_plain_and_fast_agree(g: MirrorMap, shapes) -> None:
+    g.fast = True
+    fast = derivatives(g, shapes, 1)
+    g.fast = False
+    plain = derivatives(g, shapes, 1)
+    for name, expected in plain.items():
+        scale = 1 + float(expected.abs().max())
+        torch.testing.assert_close(fast[name], expected, rtol=0, atol=1e-10 * scale, msg=name)
+    # Not by being zero.
+    assert any(value.any() for name, value in plain.items() if name.startswith("second"))
+
+
+shapes_of_the_table = pytest.mark.parametrize("shapes", TABLE.values(), ids=TABLE)
+
+
+@shapes_of_the_table
 @pytest.mark.parametrize(
     ("scale", "heads", "extra_relu"),
     [
@@ -168,19 +61,18 @@ def assert_same(g: MirrorMap, naive, z: dict[str, Tensor]) -> None:
     ],
     ids=["live", "paper", "released"],
 )
-@pytest.mark.parametrize("blocks", ["layer", "tensor", "one", "alternating", "index"])
-def test_block_iaf_equals_the_naive_program(shapes, scale, heads, extra_relu, blocks):
-    if blocks == "one":
-        blocks = [list(shapes)]
-    elif blocks == "alternating":
-        blocks = [list(shapes)[::2], list(shapes)[1::2]]
-    elif blocks == "index":
-        d = sum(math.prod(shape) for shape in shapes.values())
-        blocks = [list(range(0, d, 2)), list(range(1, d, 2))] if d < 100 else "layer"
+@pytest.mark.parametrize("blocks", PARTITIONS)
+def test_the_fast_block_iaf_equals_its_equations(shapes, scale, heads, extra_relu, blocks):
     torch.manual_seed(0)
-    g = BlockIAF(shapes, blocks=blocks, scale=scale, heads=heads, extra_relu=extra_relu)
-    g = randomised(g, 0.1)
-    assert_same(g, lambda z: naive_block_iaf(g, z, scale, extra_relu), point(1, shapes=shapes))
+    options = {"scale": scale, "heads": heads, "extra_relu": extra_relu}
+    g = randomised(BlockIAF(shapes, blocks=PARTITIONS[blocks](shapes), **options), 0.1)
+    assert_plain_and_fast_agree(g, shapes)
+
+
+def test_the_fast_block_iaf_of_single_numbers_equals_its_equations():
+    g = randomised(BlockIAF(SHAPES, blocks="index"), 0.1)
+    assert len(g.partition.blocks) == 43
+    assert_plain_and_fast_agree(g, SHAPES)
 
 
 NETS = {
@@ -188,19 +80,50 @@ NETS = {
     "uncoupled, two terms": {"coupled": False, "terms": 2},
     "Kronecker metric": {"metric": "kronecker"},
     "Kronecker metric, two terms": {"metric": "kronecker", "terms": 2},
-    "folded head": {"modes": {"head.weight": (5, 8, 5)}},
+    "folded": {},
+}
+FOLDED = {
+    "small": {"b.weight": (6, 4)},
+    "conv": {"head.weight": (5, 8, 5)},
+    "mlp": {"b.weight": (40, 8, 5)},
 }
 
 
-@pytest.mark.parametrize("shapes", [SHAPES, CONV, MLP], ids=["small", "conv", "mlp"])
+@pytest.mark.parametrize("table", TABLE)
 @pytest.mark.parametrize("name", NETS)
-def test_a_gradient_network_equals_the_naive_program(shapes, name):
-    options = NETS[name]
-    if "modes" in options and shapes is not CONV:
-        options = {}
+def test_the_fast_gradient_network_equals_its_equation(table, name):
+    modes = FOLDED[table] if name == "folded" else None
     torch.manual_seed(0)
-    g = randomised(GradientNet(point(0, shapes=shapes), **options), 0.3)
-    assert_same(g, lambda z: naive_gradient_net(g, z), point(1, shapes=shapes))
+    g = GradientNet(point(0, shapes=TABLE[table]), modes=modes, **NETS[name])
+    assert_plain_and_fast_agree(randomised(g, 0.3), TABLE[table])
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_the_switch_is_an_argument_and_loads_the_same_parameters(fast):
+    torch.manual_seed(0)
+    for make in (BlockIAF, GradientNet):
+        given = SHAPES if make is BlockIAF else point()
+        g, other = make(given, fast=fast), make(given)
+        assert g.fast is fast
+        assert bool(g.prepare()) is fast
+        g.load_state_dict(other.state_dict())
+        z = {name: value.float() for name, value in point(1).items()}
+        if make is GradientNet:
+            z = point(1)
+        torch.testing.assert_close(g(z), other(z))
+
+
+def test_a_kronecker_layer_is_the_matrix_of_its_factors():
+    """The one check that shares no product with the library."""
+    torch.manual_seed(0)
+    layer = KroneckerLinear(2, (4, 3, 2), (2, 5, 1)).double()
+    torch.nn.init.normal_(layer.bias)
+    x = torch.randn(4, 3, 2, dtype=torch.float64)
+    for i in range(2):
+        first, second, third = (factor[i] for factor in layer.factors)
+        matrix = torch.kron(torch.kron(first, second), third)
+        expected = matrix @ x.flatten() + layer.bias[i].flatten()
+        torch.testing.assert_close(layer(x, i).flatten(), expected)
 
 
 MAPS = {"blockIAF": lambda: BlockIAF(SHAPES), "gradnet": lambda: GradientNet(point())}

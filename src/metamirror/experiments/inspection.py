@@ -13,8 +13,9 @@ from torch import Tensor
 from metamirror.core.learner import Adapted, Learner
 from metamirror.core.tasks import Batch, Params, loss_for
 from metamirror.data import TaskStream
+from metamirror.linalg.lanczos import lanczos
 from metamirror.mirror_maps.base import MirrorMap, norm
-from metamirror.mirror_maps.certify import Certificate, Witness, certify, lanczos
+from metamirror.mirror_maps.certify import Certificate, Witness, certify
 from metamirror.mirror_maps.partition import layers
 from metamirror.mirror_maps.quadratic import Diagonal, Identity
 from metamirror.training.config import load_config

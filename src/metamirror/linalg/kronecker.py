@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
 Shape = tuple[int, ...]
+M = TypeVar("M", bound=nn.Module)
 
 FEW = 8
 
@@ -22,6 +24,20 @@ def fold(shape: Sequence[int]) -> Shape:
     if len(shape) <= 3:
         return tuple(shape) or (1,)
     return (shape[0], shape[1], math.prod(shape[2:]))
+
+
+def halved(shape: Shape) -> list[Shape]:
+    """The shape at the four depths of blockIAF's encoders: whole, a half, a quarter, an eighth.
+
+    >>> halved((64, 3))
+    [(64, 3), (32, 1), (16, 1), (8, 1)]
+    """
+    return [tuple(max(1, n >> depth) for n in shape) for depth in range(4)]
+
+
+def module_list(modules: Iterable[M]) -> Sequence[M]:
+    """An `nn.ModuleList` whose type says what it holds."""
+    return cast(Sequence[M], nn.ModuleList(modules))
 
 
 def mode_product(x: Tensor, matrix: Tensor, mode: int) -> Tensor:
@@ -67,7 +83,6 @@ class KroneckerLinear(nn.Module):
     """`count` affine maps from tensors of one shape to tensors of another, Kronecker-factored.
 
     The bias has the full output shape. Weights start so that a ReLU network keeps its variance.
-    Only the parameters: `kronecker_layers` computes with them, several modules at once.
 
     Args:
         count: how many tensors of this shape are stacked.
@@ -90,6 +105,12 @@ class KroneckerLinear(nn.Module):
                     factor.copy_(averaging(factor))
         self.bias = nn.Parameter(torch.full((count, *outputs), float(alive)))
 
+    def forward(self, x: Tensor, i: int) -> Tensor:
+        """The i-th map of one tensor: (F_1 kron .. kron F_O) x + b."""
+        factors = [factor[i : i + 1] for factor in self.factors]
+        bias: Tensor = self.bias[i]
+        return kronecker_product(x.unsqueeze(0), factors).squeeze(0) + bias
+
 
 class ShapeGroups:
     """Named tensors grouped by their modes, so that equal ones go through one batched product.
@@ -111,6 +132,12 @@ class ShapeGroups:
             if math.prod(folded) != math.prod(shape):
                 raise ValueError(f"the modes {folded} of {name} do not hold its shape {shape}")
             self.members.setdefault(folded, []).append(name)
+        self.places = {
+            name: (group, row)
+            for group, names in enumerate(self.members.values())
+            for row, name in enumerate(names)
+        }
+        """Where each tensor stands: its group, and its row in the group's stack."""
 
     def stack(self, tensors: Mapping[str, Tensor]) -> list[Tensor]:
         """One tensor (members, *modes) per group."""

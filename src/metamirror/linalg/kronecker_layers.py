@@ -62,39 +62,37 @@ def merged_factors(factors: Sequence[Tensor]) -> list[Tensor]:
     return kept
 
 
-def layer_of(
-    linears: Sequence[KroneckerLinear], size: tuple[int, int] | None, rows: Tensor | None
+def stacked_layer(
+    groups: Sequence[Sequence[KroneckerLinear]],
+    size: tuple[int, int] | None,
+    rows: Tensor | None,
 ) -> Layer:
-    """The layer of several modules, stacked.
+    """One layer of several modules: heads that read the same input stand one behind the other.
 
     Args:
-        linears: the modules.
+        groups: of each group of tensors the modules that read them, one per head.
         size: (inputs, outputs) up to which zeros fill every matrix. Layers that do not come down
-            to one matrix each have none.
-        rows: the order of the tensors in the stack, where it is not that of the modules.
+            to one matrix each have none, and a single group.
+        rows: the order of the tensors in the stack, where it is not that of the groups.
     """
-    factors = [merged_factors(list(linear.factors)) for linear in linears]
-    biases = [linear.bias.flatten(1) for linear in linears]
-    if size is not None:
-        inputs, outputs = size
-        matrices = [_filled(f, (inputs - f.shape[2], outputs - f.shape[1])) for (f,) in factors]
-        factors = [[torch.cat(matrices)]]
-        biases = [torch.cat([_filled(b, (outputs - b.shape[1],)) for b in biases])]
-    layer = [*reversed(factors[0]), biases[0]]
-    return layer if rows is None else [t.index_select(0, rows) for t in layer]
+    heads: list[Layer] = []
+    for linears in zip(*groups, strict=True):
+        factors = [merged_factors(list(linear.factors)) for linear in linears]
+        biases = [linear.bias.flatten(1) for linear in linears]
+        if size is not None:
+            inputs, outputs = size
+            matrices = [_filled(f, (inputs - f.shape[2], outputs - f.shape[1])) for (f,) in factors]
+            factors = [[torch.cat(matrices)]]
+            biases = [torch.cat([_filled(b, (outputs - b.shape[1],)) for b in biases])]
+        layer = [*reversed(factors[0]), biases[0]]
+        heads.append(layer if rows is None else [t.index_select(0, rows) for t in layer])
+    return heads[0] if len(heads) == 1 else [torch.cat(t) for t in zip(*heads, strict=True)]
 
 
 def _filled(tensor: Tensor, more: Sequence[int]) -> Tensor:
     """The tensor with so many zeros more in its last modes, the last one first."""
     padding = [n for after in more for n in (0, after)]
     return nn.functional.pad(tensor, padding) if any(padding) else tensor
-
-
-def side_by_side(layers: Sequence[Layer]) -> Layer:
-    """Layers of equal shapes that read one input, as one layer: head by head."""
-    if len(layers) == 1:
-        return layers[0]
-    return [torch.cat(tensors) for tensors in zip(*layers, strict=True)]
 
 
 def product(x: Tensor, factors: Sequence[Tensor], operands: list[Tensor] | None = None) -> Tensor:

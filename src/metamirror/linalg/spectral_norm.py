@@ -79,6 +79,7 @@ class UnitFactors(nn.Module):
 
     def __init__(self, count: int, outputs: Shape, inputs: Shape):
         super().__init__()
+        self.inputs = tuple(inputs)
         self.register_buffer("identity", torch.ones(count, 1, 1), persistent=False)
         self.matrices = nn.ParameterList(
             distinct_singular_values(count, m, n)
@@ -86,7 +87,14 @@ class UnitFactors(nn.Module):
             if n > 1
         )
 
-    def product(self) -> list[Tensor]:
+    def forward(self) -> list[Tensor]:
+        """The normalised factors, mode by mode."""
+        matrices = iter(self.matrices)
+        return [
+            spectral_normalised(next(matrices)) if n > 1 else self.identity for n in self.inputs
+        ]
+
+    def merged(self) -> list[Tensor]:
         """The normalised factors in the order of their use, merged where that is cheaper."""
         if not len(self.matrices):
             return [self.identity]

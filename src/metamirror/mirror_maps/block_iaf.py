@@ -6,60 +6,60 @@ $$\phi_i = z_i \odot \sigma(\alpha_i) + \mu_i, \qquad
 It is a bijection, and cheap both ways. It is *not* a mirror map in general: its Jacobian is block
 lower triangular, so that it is neither symmetric nor, for all z, positive definite; see
 docs/theory.md for the counterexample, and `gradient_net` for maps that are.
+
+`BlockIAF.autoregression` is the equation, block by block. `kernels.block_iaf` computes the same
+with a hand-written backward pass.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
-from itertools import accumulate, pairwise
-from typing import Any, Literal, cast, get_args
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from metamirror.core.tasks import Params
-from metamirror.linalg.kronecker import FEW, KroneckerLinear, Shape, ShapeGroups, averaging
-from metamirror.linalg.kronecker_layers import Layer, layer_of, side_by_side
+from metamirror.linalg.kronecker import (
+    FEW,
+    KroneckerLinear,
+    Shape,
+    ShapeGroups,
+    averaging,
+    halved,
+    module_list,
+)
 from metamirror.mirror_maps.base import Bounds, MirrorMap, check_point
-from metamirror.mirror_maps.kernels.block_iaf import FlowPass, clusters_of, halved
-from metamirror.mirror_maps.kernels.one_operation import one_pass
+from metamirror.mirror_maps.kernels.block_iaf import FlowPass
+from metamirror.mirror_maps.kernels.one_operation import one_operation
 from metamirror.mirror_maps.partition import Blocks, Partition
 
 Scale = Literal["bounded", "logistic", "exponential"]
 Heads = Literal["one zero factor", "all zero factors", "random"]
 
-# c with sigma' = sigma (1 - c sigma).
-CURVATURE: dict[Scale, float] = {"bounded": 0.5, "logistic": 1.0, "exponential": 0.0}
+
+def twice_logistic(alpha: Tensor) -> Tensor:
+    """A bounded scale that is 1 at zero: between 0 and 2."""
+    return 2 * torch.sigmoid(alpha)
 
 
-def scale(kind: Scale, alpha: Tensor) -> Tensor:
-    """sigma(alpha): 1 at alpha = 0 and below 2, or the paper's logistic, or the released exp."""
-    if kind == "bounded":
-        return 2 * torch.sigmoid(alpha)
-    return torch.sigmoid(alpha) if kind == "logistic" else torch.exp(alpha)
+# sigma, and c with sigma' = sigma (1 - c sigma).
+SCALES: dict[Scale, tuple[Callable[[Tensor], Tensor], float]] = {
+    "bounded": (twice_logistic, 0.5),
+    "logistic": (torch.sigmoid, 1.0),
+    "exponential": (torch.exp, 0.0),
+}
 
 
-# Within the class the name is an argument's.
-scale_of = scale
-
-
-class Coders(nn.Module):
-    """Encoders or decoders of all pieces of one shape."""
-
-    def stack(self) -> list[list[KroneckerLinear]]:
-        """The layers, in order; several where they read the same input."""
-        raise NotImplementedError
-
-
-class Encoders(Coders):
-    """The encoders e_j of all pieces of one shape: three Kronecker-factored layers."""
+class Encoders(nn.Module):
+    """The encoders e_j of all pieces of one shape: three Kronecker-factored layers with ReLU."""
 
     def __init__(self, count: int, shape: Shape, final_relu: bool):
         super().__init__()
         full, half, quarter, eighth = halved(shape)
-        self.layers = nn.ModuleList(
+        self.final_relu = final_relu
+        self.layers = module_list(
             [
                 KroneckerLinear(count, full, half, before_relu=True),
                 KroneckerLinear(count, half, quarter, before_relu=True),
@@ -67,11 +67,14 @@ class Encoders(Coders):
             ]
         )
 
-    def stack(self) -> list[list[KroneckerLinear]]:
-        return [[layer] for layer in cast(Iterable[KroneckerLinear], self.layers)]
+    def forward(self, x: Tensor, i: int) -> Tensor:
+        """The embedding of x by the i-th of them, as a vector."""
+        first, second, third = self.layers
+        x = third(second(first(x, i).relu(), i).relu(), i)
+        return (x.relu() if self.final_relu else x).flatten()
 
 
-class Decoders(Coders):
+class Decoders(nn.Module):
     """The decoders d_i of all pieces of one shape: a trunk, and two heads for alpha and mu.
 
     The heads are the two halves of the one output layer that the paper's d_i ends in.
@@ -79,10 +82,10 @@ class Decoders(Coders):
 
     def __init__(self, count: int, shape: Shape, heads: Heads):
         super().__init__()
-        full, half, quarter, eighth = halved(shape)
-        self.trunk = nn.ModuleList(
+        full, half, quarter, self.code = halved(shape)
+        self.trunk = module_list(
             KroneckerLinear(count, a, b, before_relu=True)
-            for a, b in ((eighth, quarter), (quarter, half))
+            for a, b in ((self.code, quarter), (quarter, half))
         )
         self.alpha = KroneckerLinear(count, half, full)
         self.mu = KroneckerLinear(count, half, full)
@@ -95,9 +98,12 @@ class Decoders(Coders):
                 if heads == "random":
                     head.factors[0].mul_(0.1)
 
-    def stack(self) -> list[list[KroneckerLinear]]:
-        trunk = [[layer] for layer in cast(Iterable[KroneckerLinear], self.trunk)]
-        return [*trunk, [self.alpha, self.mu]]
+    def forward(self, code: Tensor, i: int) -> tuple[Tensor, Tensor]:
+        """Alpha and mu of the i-th of them."""
+        x = code.reshape(self.code)
+        for layer in self.trunk:
+            x = layer(x, i).relu()
+        return self.alpha(x, i), self.mu(x, i)
 
 
 class BlockIAF(MirrorMap):
@@ -113,15 +119,14 @@ class BlockIAF(MirrorMap):
             it never trains beyond a diagonal affine map; "random" starts near a scaled identity.
         extra_relu: a ReLU on embeddings and on decoder inputs, as in the released code.
         modes: modes of single parameters where they differ from the stored shape.
+        fast: use the hand-written passes of `kernels.block_iaf`; without, plain autograd through
+            the equations. Same results.
 
     >>> g = BlockIAF({"a.weight": (4, 3), "a.bias": (4,), "b.weight": (2, 4)})
     >>> z = {"a.weight": torch.randn(4, 3), "a.bias": torch.randn(4), "b.weight": torch.randn(2, 4)}
     >>> all(torch.equal(g(z)[name], z[name]) for name in z)
     True
     """
-
-    connection_outputs: Tensor
-    connection_inputs: Tensor
 
     def __init__(
         self,
@@ -132,175 +137,114 @@ class BlockIAF(MirrorMap):
         heads: Heads = "one zero factor",
         extra_relu: bool = True,
         modes: Mapping[str, Shape] | None = None,
+        fast: bool = True,
     ):
         super().__init__()
         for name, given, known in (("scale", scale, Scale), ("heads", heads, Heads)):
             if given not in get_args(known):
                 raise ValueError(f"{name} is {given!r}; choose from {get_args(known)}")
         self.partition = Partition(shapes, blocks, modes)
-        self.scale: Scale = scale
-        first, *later = self.partition.blocks
+        self.extra_relu, self.fast = extra_relu, fast
+        self.sigma, curvature = SCALES[scale]
         pieces = self.partition.pieces
+        first, *later = self.partition.blocks
         # The first block's decoder reads the empty set: its scale and shift are free.
-        self.first = {name: pieces[name] for name in first}
-        self.first_alpha = nn.ParameterList(torch.zeros(s) for s in self.first.values())
-        self.first_mu = nn.ParameterList(torch.zeros(s) for s in self.first.values())
-
+        self.first_alpha = nn.ParameterList(torch.zeros(pieces[name]) for name in first)
+        self.first_mu = nn.ParameterList(torch.zeros(pieces[name]) for name in first)
         encoded = {name: pieces[name] for block in self.partition.blocks[:-1] for name in block}
         self.encoded = ShapeGroups(encoded, encoded)
-        self.encoders = nn.ModuleList(
+        self.encoders = module_list(
             Encoders(len(names), shape, extra_relu) for shape, names in self.encoded.members.items()
         )
         decoded = {name: pieces[name] for block in later for name in block}
         self.decoded = ShapeGroups(decoded, decoded)
-        self.decoders = nn.ModuleList(
+        self.decoders = module_list(
             Decoders(len(names), shape, heads) for shape, names in self.decoded.members.items()
         )
-        width = {name: halved(shape)[3] for name, shape in pieces.items()}
-        size = {name: math.prod(shape) for name, shape in width.items()}
-        self.connections = nn.ModuleList()
-        seen = 0
-        for before, block in zip(self.partition.blocks, later, strict=False):
-            seen += sum(size[name] for name in before)
-            connect = nn.Linear(seen, sum(size[name] for name in block))
-            # As in KroneckerLinear: a decoder of few inputs must not start dead.
-            few = torch.cat([torch.full((size[name],), size[name] <= FEW) for name in block])
-            with torch.no_grad():
-                connect.bias.masked_fill_(few, 1.0)
-                # Not by an index: the meta device knows no values to take one from.
-                averaged = 0.1 * averaging(connect.weight)
-                connect.weight.copy_(torch.where(few[:, None], averaged, connect.weight))
-            self.connections.append(connect)
-        clusters = clusters_of(pieces, first, self.partition.blocks[-1])
-        self.flow = FlowPass(
-            pieces, clusters, partial(scale_of, scale), CURVATURE[scale], extra_relu
+        self.code_size = {name: math.prod(halved(shape)[3]) for name, shape in pieces.items()}
+        sizes = [[self.code_size[name] for name in block] for block in self.partition.blocks]
+        self.connections = module_list(
+            _connection(sum(map(sum, sizes[:i])), sizes[i]) for i in range(1, len(sizes))
         )
-        self._stack_clusters(size)
+        self.kernel = FlowPass(
+            self.partition, self.encoded, self.decoded, self.sigma, curvature, extra_relu
+        )
 
-    def _stack_clusters(self, size: Mapping[str, int]) -> None:
-        """Where the pieces of each cluster, and their connections, stand among the parameters."""
-        clusters = self.flow.clusters
-        self.places = {
-            "encoder": [
-                self._place(f"encoder_rows_{i}", self.encoded, c.names[: c.encoded])
-                for i, c in enumerate(clusters)
-            ],
-            "decoder": [
-                self._place(f"decoder_rows_{i}", self.decoded, c.names[c.first :])
-                for i, c in enumerate(clusters)
-            ],
-        }
-        for what, groups, names in (
-            ("outputs", self.decoded, [c.names[c.first :] for c in clusters]),
-            ("inputs", self.encoded, [c.names[: c.encoded] for c in clusters]),
-        ):
-            *starts, absent = accumulate((size[name] for name in groups.shapes), initial=0)
-            start = dict(zip(groups.shapes, starts, strict=True))
-            index = [
-                start[name] + i if i < size[name] else absent
-                for c, together in zip(clusters, names, strict=True)
-                for name in together
-                for i in range(c.code)
-            ]
-            self.register_buffer(f"connection_{what}", torch.tensor(index), persistent=False)
+    def autoregression(self, z: Mapping[str, Tensor]) -> Iterator[dict[str, tuple[Tensor, Tensor]]]:
+        """Block by block, sigma(alpha_i) and mu_i of its pieces, from the blocks before it.
 
-    def _place(self, rows: str, groups: ShapeGroups, names: Sequence[str]) -> list[int]:
-        """The modules that hold the named pieces; the order of their rows becomes a buffer."""
-        modules = [i for i, held in enumerate(groups.members.values()) if held[0] in names]
-        held = [name for i in modules for name in list(groups.members.values())[i]]
-        order = torch.tensor([held.index(name) for name in names]) if held != names else None
-        self.register_buffer(rows, order, persistent=False)
-        return modules
+        A block of z is read after its scales and shifts were given out: the inverse fills it in.
+        """
+        embeddings: list[Tensor] = []
+        for i, block in enumerate(self.partition.blocks):
+            if i == 0:
+                outputs = list(zip(self.first_alpha, self.first_mu, strict=True))
+            else:
+                code = self.connections[i - 1](torch.cat(embeddings))
+                code = code.relu() if self.extra_relu else code
+                codes = code.split([self.code_size[name] for name in block])
+                outputs = [self._decode(*pair) for pair in zip(block, codes, strict=True)]
+            yield {
+                n: (self.sigma(alpha), mu) for n, (alpha, mu) in zip(block, outputs, strict=True)
+            }
+            if i + 1 < len(self.partition.blocks):
+                embeddings += [self._encode(name, z[name]) for name in block]
 
-    def prepare(self) -> dict[str, Any]:
-        return {
-            "first": self._first(),
-            "encoders": [self._layers("encoder", i) for i in range(len(self.flow.clusters))],
-            "connect": self._connect() if len(self.connections) else None,
-            "decoders": [self._layers("decoder", i) for i in range(len(self.flow.clusters))],
-        }
+    def _encode(self, name: str, z: Tensor) -> Tensor:
+        group, row = self.encoded.places[name]
+        embedding: Tensor = self.encoders[group](z, row)
+        return embedding
 
-    def _first(self) -> list[list[Tensor] | None]:
-        """Scale and shift of the first block's pieces, cluster by cluster."""
-        found: list[list[Tensor] | None] = []
-        place = {name: i for i, name in enumerate(self.first)}
-        for c in self.flow.clusters:
-            rows = [place[name] for name in c.names[: c.first]]
-            flat = [
-                [nn.functional.pad(ps[i].flatten(), (0, c.width - ps[i].numel())) for i in rows]
-                for ps in (self.first_alpha, self.first_mu)
-            ]
-            alpha, mu = (torch.stack(ps) if ps else None for ps in flat)
-            found.append(None if alpha is None or mu is None else [scale(self.scale, alpha), mu])
-        return found
-
-    def _layers(self, kind: Literal["encoder", "decoder"], cluster: int) -> list[Layer] | None:
-        """One stack of layers for all the encoders or decoders of a cluster."""
-        modules = self.encoders if kind == "encoder" else self.decoders
-        stacks = [cast(Coders, modules[i]).stack() for i in self.places[kind][cluster]]
-        rows: Tensor | None = getattr(self, f"{kind}_rows_{cluster}")
-        c = self.flow.clusters[cluster]
-        depths = [n for (n,) in halved((c.width,))]
-        sizes = pairwise(depths if kind == "encoder" else depths[::-1])
-        return [
-            side_by_side(
-                [
-                    layer_of(linears, size if c.filled else None, rows)
-                    for linears in zip(*layers, strict=True)
-                ]
-            )
-            for size, *layers in zip(sizes, *stacks, strict=True)
-            if layers
-        ] or None
-
-    def _connect(self) -> list[Tensor]:
-        """All connections as one matrix in the clusters' order, zero where a block must not see."""
-        linears = list(cast(Iterable[nn.Linear], self.connections))
-        seen = linears[-1].in_features
-        pad = nn.functional.pad
-        weight = torch.cat([pad(c.weight, (0, seen + 1 - c.in_features)) for c in linears])
-        bias = torch.cat([c.bias for c in linears])
-        outputs, inputs = self.connection_outputs, self.connection_inputs
-        weight = pad(weight, (0, 0, 0, 1)).index_select(0, outputs).index_select(1, inputs)
-        return [weight, pad(bias, (0, 1)).index_select(0, outputs)]
+    def _decode(self, name: str, code: Tensor) -> tuple[Tensor, Tensor]:
+        group, row = self.decoded.places[name]
+        alpha, mu = self.decoders[group](code, row)
+        return alpha, mu
 
     def forward(self, z: Params, prepared: Mapping[str, Any] | None = None) -> Params:
-        prepared = prepared or self.prepare()
-        if self.partition.indices is None:
-            pieces: Mapping[str, Tensor] = z
-        else:
-            pieces = self.partition.split(z)
-        names = self.partition.pieces
-        phi = dict(
-            zip(names, one_pass(self.flow, [pieces[n] for n in names], prepared), strict=True)
-        )
-        if self.partition.indices is None:
-            return {name: phi[name] for name in z}
+        if self.fast:
+            return self._forward_fast(z, prepared or self.prepare())
+        pieces = self.partition.split(z)
+        phi = {
+            name: pieces[name] * sigma + mu
+            for block in self.autoregression(pieces)
+            for name, (sigma, mu) in block.items()
+        }
         return self.partition.join(phi)
 
-    def constants(self) -> list[nn.Parameter]:
-        decoders = cast(Iterable[Decoders], self.decoders)
-        return [*self.first_mu, *(decoder.mu.bias for decoder in decoders)]
-
     def inverse(self, phi: Params) -> Params:
-        """Blockwise substitution: a block reads earlier ones only, which are exact by its turn.
-
-        Later blocks stay at phi until then, which is finite: their connections are zeros in one
-        matrix, and zero times infinity would not be zero.
-        """
+        """Blockwise substitution: z_i = (phi_i - mu_i) / sigma(alpha_i), first block first."""
         check_point(phi, self.partition.shapes)
-        prepared = self.prepare()
         z = self.partition.split(phi)
-        for block in self.partition.blocks:
-            scales, shifts = self._scales_and_shifts(z, prepared)
-            for name in block:
-                if z[name].device.type != "meta" and not bool((scales[name] > 0).all()):
+        for block in self.autoregression(z):
+            for name, (sigma, mu) in block.items():
+                if sigma.device.type != "meta" and not bool((sigma > 0).all()):
                     raise ValueError(
                         f"a scale of {name} has underflowed to zero: the map has no inverse there "
                         f"in this precision"
                     )
-                z[name] = (z[name] - shifts[name]) / scales[name]
+                z[name] = (z[name] - mu) / sigma
         return self.partition.join(z)
+
+    def prepare(self) -> dict[str, Any]:
+        if not self.fast:
+            return {}
+        return self.kernel.prepare(
+            (self.first_alpha, self.first_mu),
+            [[[layer] for layer in e.layers] for e in self.encoders],
+            self.connections,
+            [[*([layer] for layer in d.trunk), [d.alpha, d.mu]] for d in self.decoders],
+        )
+
+    def _forward_fast(self, z: Params, prepared: Mapping[str, Any]) -> Params:
+        whole = self.partition.indices is None
+        pieces: Mapping[str, Tensor] = z if whole else self.partition.split(z)
+        names = self.partition.pieces
+        found = one_operation(self.kernel, [pieces[name] for name in names], prepared)
+        phi = dict(zip(names, found, strict=True))
+        return {name: phi[name] for name in z} if whole else self.partition.join(phi)
+
+    def constants(self) -> list[nn.Parameter]:
+        return [*self.first_mu, *(decoders.mu.bias for decoders in self.decoders)]
 
     @torch.no_grad()
     def bounds(self, *, current: bool = False) -> Bounds | None:
@@ -308,23 +252,18 @@ class BlockIAF(MirrorMap):
         if len(self.connections) or not current:
             return None
         self.check_parameters()
-        scales = [scale(self.scale, alpha) for alpha in self.first_alpha]
+        scales = [self.sigma(alpha) for alpha in self.first_alpha]
         return (min(float(s.min()) for s in scales), max(float(s.max()) for s in scales))
 
-    def _scales_and_shifts(
-        self, z: Mapping[str, Tensor], prepared: Mapping[str, Any]
-    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        names = self.partition.pieces
-        x = self.flow.packing.pack([z[name].reshape(1, -1) for name in names])
-        scales, shifts, _ = self.flow.scales_and_shifts(x, prepared)
-        found = [
-            dict(
-                zip(
-                    names,
-                    (t.reshape(names[n]) for n, t in zip(names, ts, strict=True)),
-                    strict=True,
-                )
-            )
-            for ts in (self.flow.packing.unpack(scales), self.flow.packing.unpack(shifts))
-        ]
-        return found[0], found[1]
+
+def _connection(inputs: int, sizes: list[int]) -> nn.Linear:
+    """The dense layer from the embeddings before a block to its decoders' inputs."""
+    linear = nn.Linear(inputs, sum(sizes))
+    # As in KroneckerLinear: a decoder of few inputs must not start dead.
+    few = torch.cat([torch.full((size,), size <= FEW) for size in sizes])
+    with torch.no_grad():
+        linear.bias.masked_fill_(few, 1.0)
+        # Not by an index: the meta device knows no values to take one from.
+        averaged = 0.1 * averaging(linear.weight)
+        linear.weight.copy_(torch.where(few[:, None], averaged, linear.weight))
+    return linear

@@ -61,7 +61,7 @@ class Scaling(nn.Module):
                 )
             self.modes = nn.ParameterList(torch.zeros(count, n, n) for n in shape)
 
-    def prepare(self) -> Tensor | list[Tensor]:
+    def factors(self) -> Tensor | list[Tensor]:
         """The diagonal of S, or its factors."""
         if self.diagonal:
             return torch.exp(self.log_range / 2 * torch.tanh(self.log_scale))
@@ -86,7 +86,7 @@ class Scaling(nn.Module):
     @torch.no_grad()
     def spectrum(self) -> Bounds:
         """The smallest and largest eigenvalue of S'S now."""
-        s = self.prepare()
+        s = self.factors()
         if isinstance(s, Tensor):
             return float(s.min()) ** 2, float(s.max()) ** 2
         return squared_spectrum(s)

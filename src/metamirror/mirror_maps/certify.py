@@ -1,16 +1,15 @@
-"""Measures, with Jacobian-vector products alone, whether a map could be a mirror map."""
+"""Measure, with Jacobian-vector products alone, whether a map could be a mirror map."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from metamirror.core.tasks import Params
-from metamirror.mirror_maps.base import MirrorMap, check_point, inner, norm
-from metamirror.mirror_maps.elementwise import spread
+from metamirror.linalg.lanczos import Spectrum, lanczos
+from metamirror.mirror_maps.base import MirrorMap, check_point, inner, norm, spread
 
 
 @dataclass(frozen=True)
@@ -38,9 +37,9 @@ class Certificate:
         largest: the largest one.
         asymmetry: the largest spectral norm of J - J', a lower estimate that is near the truth.
         symmetric: asymmetry is zero within rounding.
-        monotone: whether smallest is above zero at all points; False also where it is zero to the
-            last digits; None where neither could be made out, in this precision or so few steps.
-        witness: two points that refute monotonicity, where it fails by more than rounding.
+        monotone: whether smallest is above zero at all points; None where its sign could not be
+            made out: it is zero within rounding, or Lanczos has not come far enough.
+        witness: two points that refute monotonicity, where it fails.
     """
 
     points: int
@@ -52,8 +51,8 @@ class Certificate:
     witness: Witness | None
 
 
-# Rounding in a product with the Jacobian, in units of eps times its size.
 ROUNDING = 1e3
+"""Of a product with the Jacobian, in units of the precision's eps times the largest slope."""
 
 
 def certify(
@@ -102,14 +101,13 @@ def certify(
     largest = max(spectrum.high for spectrum, _ in spectra)
     asymmetry = max(skew for _, skew in spectra)
     eps = torch.finfo(next(iter(points[0].values())).dtype).eps
-    size = max(abs(smallest), abs(largest), asymmetry)
-    zero = ROUNDING * eps * size
+    zero = ROUNDING * eps * max(abs(smallest), abs(largest), asymmetry)
     monotone: bool | None = None
-    if smallest < -zero or abs(smallest) <= 10 * eps * size:
+    if smallest < -zero:
         monotone = False
     elif all(spectrum.low - spectrum.low_error > zero for spectrum, _ in spectra):
         monotone = True
-    refuted = smallest < -zero
+    refuted = monotone is False
     return Certificate(
         points=len(points),
         smallest=smallest,
@@ -134,16 +132,15 @@ def _at_point(
     with torch.no_grad():
         pull = torch.func.vjp(apply, point)[1]
 
-        def push(v: Params) -> Params:
-            tangent: Params = torch.func.jvp(apply, (point,), (v,))[1]
-            return tangent
+        def jacobian_and_transpose(v: Params) -> tuple[Params, Params]:
+            return torch.func.jvp(apply, (point,), (v,))[1], pull(v)[0]
 
         def symmetric(v: Params) -> Params:
-            j, jt = push(v), pull(v)[0]
+            j, jt = jacobian_and_transpose(v)
             return {name: (j[name] + jt[name]) / 2 for name in v}
 
         def skew(v: Params) -> Params:
-            j, jt = push(v), pull(v)[0]
+            j, jt = jacobian_and_transpose(v)
             return {name: j[name] - jt[name] for name in v}
 
         def skew_squared(v: Params) -> Params:
@@ -152,76 +149,6 @@ def _at_point(
         spectrum = lanczos(symmetric, _noise(point, generator), iterations)
         square = lanczos(skew_squared, _noise(point, generator), max(2, iterations // 5)).high
     return spectrum, max(0.0, square) ** 0.5
-
-
-@dataclass(frozen=True)
-class Spectrum:
-    """The ends of a symmetric operator's spectrum, as far as Lanczos has come.
-
-    Attributes:
-        low: the smallest Rayleigh quotient found.
-        high: the largest one.
-        low_error: an eigenvalue lies within this distance of `low`.
-        vector: the direction that belongs to `low`, of length one.
-    """
-
-    low: float
-    high: float
-    low_error: float
-    vector: Params
-
-
-def lanczos(operator: Callable[[Params], Params], start: Params, iterations: int) -> Spectrum:
-    """The extreme eigenvalues of a symmetric operator, from products with it alone.
-
-    Both are Rayleigh quotients, so they do not lie outside the true spectrum by more than rounding.
-    Every new direction is made orthogonal to all before it: with so few of them that is cheap,
-    and it keeps rounding from producing spurious copies. Stops early once both ends are settled.
-    """
-    like = next(iter(start.values()))
-    # Apple's GPUs have no double precision.
-    precise = torch.float32 if like.device.type == "mps" else torch.float64
-    eps = torch.finfo(like.dtype).eps
-    flat = _flat(start).to(precise)
-    basis = [flat / flat.norm()]
-    diagonal: list[Tensor] = []
-    off: list[Tensor] = []
-    size = 0.0
-    while True:
-        image = _flat(operator(_named(basis[-1].to(like.dtype), start))).to(precise)
-        size = max(size, float(image.norm()))
-        diagonal.append(image @ basis[-1])
-        for _ in range(2):
-            stacked = torch.stack(basis)
-            image = image - stacked.T @ (stacked @ image)
-        length = image.norm()
-        values, vectors = torch.linalg.eigh(_tridiagonal(diagonal, off))
-        # Ritz values: an eigenvalue lies within `errors` of each end.
-        errors = (length * vectors[-1].abs()).tolist()
-        settled = len(basis) >= 8 and all(
-            errors[i] <= 1e-3 * abs(float(values[i])) for i in (0, -1)
-        )
-        # What is left after projection is rounding: the directions found are all there are.
-        exhausted = float(length) <= 100 * eps * size or len(basis) == flat.numel()
-        if exhausted or settled or len(basis) == iterations:
-            break
-        off.append(length)
-        basis.append(image / length)
-    lowest = torch.stack(basis).T @ vectors[:, 0]
-    return Spectrum(
-        low=float(values[0]),
-        high=float(values[-1]),
-        low_error=0.0 if exhausted else errors[0],
-        vector=_named(lowest.to(like.dtype), start),
-    )
-
-
-def _tridiagonal(diagonal: list[Tensor], off: list[Tensor]) -> Tensor:
-    matrix = torch.diag(torch.stack(diagonal))
-    if off:
-        sides = torch.stack(off)
-        matrix = matrix + torch.diag(sides, 1) + torch.diag(sides, -1)
-    return matrix
 
 
 def _witness(g: MirrorMap, z: Params, direction: Params) -> Witness | None:
@@ -240,15 +167,6 @@ def _witness(g: MirrorMap, z: Params, direction: Params) -> Witness | None:
             if product < -noise:
                 return Witness(z, other, product)
     return None
-
-
-def _flat(tensors: Params) -> Tensor:
-    return torch.cat([t.reshape(-1) for t in tensors.values()])
-
-
-def _named(flat: Tensor, like: Params) -> Params:
-    parts = flat.split([t.numel() for t in like.values()])
-    return {name: part.view_as(like[name]) for name, part in zip(like, parts, strict=True)}
 
 
 def _noise(like: Params, generator: torch.Generator) -> Params:

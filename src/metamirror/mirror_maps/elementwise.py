@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import torch
@@ -22,32 +21,17 @@ from metamirror.linalg.kronecker import Shape, ShapeGroups
 from metamirror.mirror_maps.base import (
     Bounds,
     MirrorMap,
+    check_contraction,
     check_point,
     inner,
+    lasting_bounds,
     log_cosh,
     solve_contraction,
+    spread,
 )
 
-# exp of it, squared, is a float32 still.
-MOST_LOG_RANGE = 40.0
 # A tanh may become this many times, in logarithms, narrower or wider than the start's spread.
 LOG_WIDTH_RANGE = math.log(100)
-
-
-def check_contraction(rho: float, log_range: float) -> None:
-    """Refuse bounds that cannot hold."""
-    if not 0 <= rho < 1:
-        raise ValueError(f"rho is {rho}; it must lie in [0, 1), or the map could fail to increase")
-    if not 0 <= log_range <= MOST_LOG_RANGE:
-        raise ValueError(f"log_range is {log_range}; it must lie between 0 and {MOST_LOG_RANGE}")
-
-
-def spread(tensor: Tensor) -> float:
-    """The standard deviation of a tensor's entries; 1 where they are all equal."""
-    if tensor.device.type == "meta" or tensor.numel() < 2:
-        return 1.0
-    deviation = float(tensor.double().std())
-    return deviation if deviation > 0 else 1.0
 
 
 class Elementwise(MirrorMap):
@@ -80,13 +64,13 @@ class Elementwise(MirrorMap):
         self.scale, self.shift = nn.ParameterList(), nn.ParameterList()
         self.weight, self.knot, self.width = (nn.ParameterList() for _ in range(3))
         quantiles = torch.linspace(0, 1, terms + 2, dtype=torch.float64)[1:-1]
-        for i, ((channels_, size), names) in enumerate(self.groups.members.items()):
-            like = next(iter(start.values()))
+        like = next(iter(start.values()))
+        for i, (modes, names) in enumerate(self.groups.members.items()):
             for full in (self.scale, self.shift):
-                full.append(like.new_zeros(len(names), channels_, size))
+                full.append(like.new_zeros(len(names), *modes))
             widths = torch.tensor([spread(start[name]) for name in names])
             knots = torch.stack([_quantiles(start[name], quantiles) for name in names])
-            shape = (len(names), channels_, terms)
+            shape = (len(names), modes[0], terms)
             self.weight.append(like.new_zeros(shape))
             self.knot.append(knots[:, None].expand(shape).to(like).clone())
             self.width.append(like.new_zeros(shape))
@@ -94,33 +78,40 @@ class Elementwise(MirrorMap):
 
     def prepare(self) -> dict[str, Any]:
         largest = self.rho / self.terms
+        widths = [
+            getattr(self, f"spread_{i}") * torch.exp(LOG_WIDTH_RANGE * torch.tanh(w))
+            for i, w in enumerate(self.width)
+        ]
         return {
             "rate": [torch.exp(self.log_range * torch.tanh(a)) for a in self.scale],
             "weight": [largest * torch.tanh(v).unsqueeze(-2) for v in self.weight],
-            "width": [
-                (
-                    getattr(self, f"spread_{i}") * torch.exp(LOG_WIDTH_RANGE * torch.tanh(w))
-                ).unsqueeze(-2)
-                for i, w in enumerate(self.width)
-            ],
+            "width": [width.unsqueeze(-2) for width in widths],
         }
-
-    def _width(self, i: int) -> Tensor:
-        spread: Tensor = getattr(self, f"spread_{i}")
-        return spread * torch.exp(LOG_WIDTH_RANGE * torch.tanh(self.width[i]))
 
     def forward(self, z: Params, prepared: Mapping[str, Any] | None = None) -> Params:
         p = prepared or self.prepare()
-        outputs = [
-            self.shift[i] + p["rate"][i] * (x + self._offset(i, x, p))
-            for i, x in enumerate(self.groups.stack(z))
-        ]
-        return self.groups.unstack(outputs)
+        x = self.groups.stack(z)
+        return self.groups.unstack(
+            [
+                b + rate * (x_i + n)
+                for b, rate, x_i, n in zip(
+                    self.shift, p["rate"], x, self._offsets(x, p), strict=True
+                )
+            ]
+        )
 
-    def _offset(self, i: int, x: Tensor, p: Mapping[str, Any]) -> Tensor:
-        scaled = (x.unsqueeze(-1) - self.knot[i].unsqueeze(-2)) / p["width"][i]
-        mixture: Tensor = (p["weight"][i] * p["width"][i] * torch.tanh(scaled)).sum(-1)
-        return mixture
+    def _arguments(self, x: list[Tensor], p: Mapping[str, Any]) -> list[Tensor]:
+        """(z_i - t_ck) / tau_ck, group by group, the terms last."""
+        return [
+            (x_i.unsqueeze(-1) - knot.unsqueeze(-2)) / width
+            for x_i, knot, width in zip(x, self.knot, p["width"], strict=True)
+        ]
+
+    def _offsets(self, x: list[Tensor], p: Mapping[str, Any]) -> list[Tensor]:
+        return [
+            (weight * width * torch.tanh(a)).sum(-1)
+            for weight, width, a in zip(p["weight"], p["width"], self._arguments(x, p), strict=True)
+        ]
 
     def constants(self) -> list[nn.Parameter]:
         return list(self.shift)
@@ -129,19 +120,17 @@ class Elementwise(MirrorMap):
         """By a fixed point that contracts at least by rho each time."""
         check_point(phi, self.groups.shapes)
         p = self.prepare()
-        outputs = [
-            solve_contraction(
-                (x - self.shift[i]) / p["rate"][i], partial(self._offset, i, p=p), self.rho
-            )
-            for i, x in enumerate(self.groups.stack(phi))
+        targets = [
+            (x - b) / rate
+            for x, b, rate in zip(self.groups.stack(phi), self.shift, p["rate"], strict=True)
         ]
-        return self.groups.unstack(outputs)
+        z = solve_contraction(targets, lambda x: self._offsets(x, p), self.rho)
+        return self.groups.unstack(z)
 
     @torch.no_grad()
     def bounds(self, *, current: bool = False) -> Bounds:
         if not current:
-            reach = math.exp(self.log_range)
-            return ((1 - self.rho) / reach, (1 + self.rho) * reach)
+            return lasting_bounds(self.rho, self.log_range)
         self.check_parameters()
         p = self.prepare()
         lows, highs = [], []
@@ -154,11 +143,11 @@ class Elementwise(MirrorMap):
 
     def potential(self, z: Params) -> Tensor:
         p = self.prepare()
+        x = self.groups.stack(z)
         total = inner(self.groups.unstack(list(self.shift)), z)
-        for i, x in enumerate(self.groups.stack(z)):
-            scaled = (x.unsqueeze(-1) - self.knot[i].unsqueeze(-2)) / p["width"][i]
-            mixture = (p["weight"][i] * p["width"][i].square() * log_cosh(scaled)).sum(-1)
-            total = total + (p["rate"][i] * (x.square() / 2 + mixture)).sum()
+        for i, a in enumerate(self._arguments(x, p)):
+            mixture = (p["weight"][i] * p["width"][i].square() * log_cosh(a)).sum(-1)
+            total = total + (p["rate"][i] * (x[i].square() / 2 + mixture)).sum()
         return total
 
 

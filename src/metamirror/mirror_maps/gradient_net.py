@@ -11,95 +11,110 @@ Every factor is divided by its spectral norm and $\sum|w| + |\omega| \le \rho < 
 bracket's Jacobian is symmetric with eigenvalues in $[1-\rho, 1+\rho]$ whatever is learned.
 
 One hidden layer of the monotone gradient networks of Chaudhari, Pranav and Moura (2023).
+
+Tensors of equal modes are stacked in a group, here and in `kernels.gradient_net`, which computes
+the same with a hand-written backward pass.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from typing import Any, cast
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from metamirror.core.tasks import Params
-from metamirror.linalg.kronecker import Shape, ShapeGroups
-from metamirror.linalg.kronecker_layers import merged_factors
+from metamirror.linalg.kronecker import (
+    Shape,
+    ShapeGroups,
+    kronecker_product,
+    module_list,
+    transposed,
+)
 from metamirror.linalg.spectral_norm import (
     UnitFactors,
     distinct_singular_values,
     spectral_normalised,
 )
-from metamirror.linalg.tensor_stacks import Packing
 from metamirror.mirror_maps.base import (
     Bounds,
     MirrorMap,
+    check_contraction,
     check_point,
     inner,
+    lasting_bounds,
     log_cosh,
     solve_contraction,
+    spread,
 )
 from metamirror.mirror_maps.bounded_metric import Metric, Scaling
-from metamirror.mirror_maps.elementwise import check_contraction, spread
-from metamirror.mirror_maps.kernels.gradient_net import NetPass, blank
-from metamirror.mirror_maps.kernels.one_operation import one_pass
+from metamirror.mirror_maps.kernels.gradient_net import NetPass
+from metamirror.mirror_maps.kernels.one_operation import one_operation
 
 
 class HiddenLayer(nn.Module):
-    """The terms A_k'(w_k tanh(A_k u + c_k)) of one group of tensors."""
+    """The terms A_k'(w_k tau tanh((A_k u + c_k) / tau)) of one group of tensors."""
 
-    def __init__(self, count: int, shape: Shape, terms: int):
+    def __init__(self, count: int, shape: Shape, terms: int, largest: float):
         super().__init__()
-        self.terms = terms
+        self.terms, self.largest = terms, largest
         self.factors = UnitFactors(terms * count, shape, shape)
         self.weight = nn.Parameter(torch.zeros(terms * count, *shape))
         self.offset = nn.Parameter(torch.zeros(terms * count, *shape))
 
-    def bounded_weight(self, largest: float) -> Tensor:
+    def bounded_weight(self) -> Tensor:
         """The weights w_k, whose magnitude stays below `largest`."""
-        return largest * torch.tanh(self.weight)
+        return self.largest * torch.tanh(self.weight)
 
-    def prepare(self, largest: float, width: Tensor) -> dict[str, Any]:
-        """A, c and w of A'(w (2 logistic(Au + c) - 1)), the width of the tanh among them."""
-        first, *others = self.factors.product()
-        weight = self.bounded_weight(largest) * width.square() / 2
-        return {
-            "factors": [first * (2 / width.view(-1, 1, 1)), *others],
-            "offset": (self.offset * (2 / width)).flatten(1),
-            "weight": weight.flatten(1),
-        }
+    def hidden(self, u: Tensor, tau: Tensor) -> Tensor:
+        """(A_k u + c_k) / tau, term by term."""
+        copies = u.repeat(self.terms, *[1] * (u.dim() - 1))
+        return (kronecker_product(copies, self.factors()) + self.offset) / tau
+
+    def forward(self, u: Tensor, tau: Tensor) -> Tensor:
+        bent = self.bounded_weight() * tau * torch.tanh(self.hidden(u, tau))
+        back = kronecker_product(bent, transposed(self.factors()))
+        return back.reshape(self.terms, *u.shape).sum(0)
 
 
 class Coupling(nn.Module):
-    """E'U'(omega tanh(U e + c')): one hidden layer that reads, and writes to, every tensor."""
+    """E'U'(omega tau tanh((U e + c') / tau)): a layer that reads, and writes to, every tensor."""
 
-    def __init__(self, groups: ShapeGroups, units: int):
+    def __init__(self, groups: ShapeGroups, units: int, largest: float):
         super().__init__()
+        self.largest = largest
         self.encoded = [
-            (len(names), tuple(max(1, n // 8) for n in shape))
+            (len(names), *(max(1, n // 8) for n in shape))
             for shape, names in groups.members.items()
         ]
-        self.encoders = nn.ModuleList(
-            UnitFactors(count, small, shape)
-            for shape, (count, small) in zip(groups.members, self.encoded, strict=True)
+        self.encoders = module_list(
+            UnitFactors(small[0], small[1:], shape)
+            for shape, small in zip(groups.members, self.encoded, strict=True)
         )
-        self.sizes = [count * math.prod(small) for count, small in self.encoded]
+        self.sizes = [math.prod(shape) for shape in self.encoded]
         self.mixing = nn.Parameter(distinct_singular_values(1, units, sum(self.sizes))[0])
         self.weight = nn.Parameter(torch.zeros(units))
         self.offset = nn.Parameter(torch.zeros(units))
 
-    def bounded_weight(self, largest: float) -> Tensor:
+    def bounded_weight(self) -> Tensor:
         """omega, whose magnitude stays below `largest`."""
-        return largest * torch.tanh(self.weight)
+        return self.largest * torch.tanh(self.weight)
 
-    def prepare(self, largest: float, width: Tensor) -> dict[str, Any]:
-        """As for a hidden layer, with U in the place of A."""
-        return {
-            "encoders": [e.product() for e in cast(Iterable[UnitFactors], self.encoders)],
-            "mixing": spectral_normalised(self.mixing) * (2 / width),
-            "offset": self.offset * (2 / width),
-            "weight": self.bounded_weight(largest) * width.square() / 2,
-        }
+    def hidden(self, u: list[Tensor], tau: Tensor) -> Tensor:
+        """(U e + c') / tau, where e concatenates E u over all tensors."""
+        codes = [kronecker_product(x, e()) for x, e in zip(u, self.encoders, strict=True)]
+        e = torch.cat([code.flatten() for code in codes])
+        return (spectral_normalised(self.mixing) @ e + self.offset) / tau
+
+    def forward(self, u: list[Tensor], tau: Tensor) -> list[Tensor]:
+        bent = self.bounded_weight() * tau * torch.tanh(self.hidden(u, tau))
+        back = (spectral_normalised(self.mixing).mT @ bent).split(self.sizes)
+        return [
+            kronecker_product(code.reshape(shape), transposed(e()))
+            for code, shape, e in zip(back, self.encoded, self.encoders, strict=True)
+        ]
 
 
 class GradientNet(MirrorMap):
@@ -116,6 +131,8 @@ class GradientNet(MirrorMap):
         coupling: the part of rho that belongs to the coupling; a third of it by default.
         log_range: eigenvalues of S'S stay within exp(-log_range) and exp(log_range).
         modes: modes of single parameters where they differ from the stored shape.
+        fast: use the hand-written passes of `kernels.gradient_net`; without, plain autograd
+            through the equation. Same results.
 
     >>> g = GradientNet({"w": torch.randn(4, 3), "b": torch.randn(4)})
     >>> z = {"w": torch.randn(4, 3), "b": torch.randn(4)}
@@ -138,6 +155,7 @@ class GradientNet(MirrorMap):
         coupling: float | None = None,
         log_range: float = math.log(10),
         modes: Mapping[str, Shape] | None = None,
+        fast: bool = True,
     ):
         super().__init__()
         check_contraction(rho, log_range)
@@ -149,129 +167,137 @@ class GradientNet(MirrorMap):
             raise ValueError(
                 f"coupling is {coupling}; as a part of rho = {rho} it lies in [0, rho]"
             )
-        self.rho, self.log_range, self.terms = rho, log_range, terms
-        self.coupling_rho = coupling if coupled else 0.0
+        coupling = coupling if coupled else 0.0
+        self.rho, self.log_range, self.fast = rho, log_range, fast
         self.groups = ShapeGroups({n: tuple(t.shape) for n, t in start.items()}, modes)
-        self.scalings, self.layers, self.shifts = (
-            nn.ModuleList(),
-            nn.ModuleList(),
-            nn.ParameterList(),
+        stacks = [(len(names), shape) for shape, names in self.groups.members.items()]
+        self.scalings = module_list(Scaling(n, shape, metric, log_range) for n, shape in stacks)
+        largest = (rho - coupling) / terms
+        # Vectors have one mode: a hidden layer on it would be dense. Theirs is the coupling.
+        self.layers = module_list(
+            HiddenLayer(n, shape, terms, largest) if len(shape) > 1 else nn.Identity()
+            for n, shape in stacks
         )
-        like = next(iter(start.values()))
+        self.shifts = nn.ParameterList(torch.zeros(n, *shape) for n, shape in stacks)
         for i, (shape, names) in enumerate(self.groups.members.items()):
-            count = len(names)
-            self.scalings.append(Scaling(count, shape, metric, log_range))
-            self.shifts.append(torch.zeros(count, *shape))
-            # Vectors have one mode: a hidden layer on it would be dense. Theirs is the coupling.
-            self.layers.append(
-                HiddenLayer(count, shape, terms) if len(shape) > 1 else nn.Identity()
-            )
             # A tanh bends over a distance of its width: the spread of what it acts on.
             widths = torch.tensor([spread(start[name]) for name in names]).repeat(terms)
             self.register_buffer(f"width_{i}", widths.view(-1, *[1] * len(shape)))
-        self.coupling = Coupling(self.groups, units) if coupled else None
+        self.coupling = Coupling(self.groups, units, coupling) if coupled else None
         self.register_buffer("coupling_width", torch.ones(()))
+        like = next(iter(start.values()))
         self.to(device=like.device, dtype=like.dtype)
-        sizes = [[math.prod(shape)] * len(names) for shape, names in self.groups.members.items()]
-        stacks = list(self.groups.members.values())
-        self.net = NetPass(Packing(self.groups.shapes, stacks, sizes))
+        self.kernel = NetPass(self.groups)
         if self.coupling is not None and like.device.type != "meta":
             with torch.no_grad():
-                u = self.net.packing.pack([t.reshape(1, -1) for t in start.values()])
-                mixed = self.net.mixed(u, self.coupling.prepare(0.0, self.coupling_width), blank(u))
-                size = float(mixed.square().mean().sqrt()) / 2
+                hidden = self.kernel.coupling_argument(start, self._prepared_coupling())
+                size = float(hidden.square().mean().sqrt()) / 2
             self.coupling_width.fill_(size if size > 0 else 1.0)
 
-    def prepare(self) -> dict[str, Any]:
-        largest = (self.rho - self.coupling_rho) / self.terms
-        return {
-            "scalings": [
-                s.flatten(1) if isinstance(s, Tensor) else merged_factors(s)[::-1]
-                for s in (s.prepare() for s in cast(Iterable[Scaling], self.scalings))
-            ],
-            "shifts": [shift.flatten(1) for shift in self.shifts],
-            "layers": [
-                layer.prepare(largest, getattr(self, f"width_{i}"))
-                if isinstance(layer, HiddenLayer)
-                else None
-                for i, layer in enumerate(self.layers)
-            ],
-            "coupling": None
-            if self.coupling is None
-            else self.coupling.prepare(self.coupling_rho, self.coupling_width),
-        }
+    def offsets(self, u: list[Tensor]) -> list[Tensor]:
+        """N(u), what the bracket adds to u: the hidden layers' terms and the coupling's."""
+        found = [
+            layer(x, self._width(i)) if isinstance(layer, HiddenLayer) else torch.zeros_like(x)
+            for i, (x, layer) in enumerate(zip(u, self.layers, strict=True))
+        ]
+        if self.coupling is None:
+            return found
+        return [a + b for a, b in zip(found, self.coupling(u, self.coupling_width), strict=True)]
 
     def forward(self, z: Params, prepared: Mapping[str, Any] | None = None) -> Params:
-        names = list(self.groups.shapes)
-        phi = one_pass(self.net, [z[name] for name in names], prepared or self.prepare())
-        return dict(zip(names, phi, strict=True))
-
-    def constants(self) -> list[nn.Parameter]:
-        return list(self.shifts)
+        if self.fast:
+            names = list(self.groups.shapes)
+            found = one_operation(
+                self.kernel, [z[name] for name in names], prepared or self.prepare()
+            )
+            return dict(zip(names, found, strict=True))
+        s = [scaling.factors() for scaling in self.scalings]
+        u = [Scaling.apply_to(x, s_i) for x, s_i in zip(self.groups.stack(z), s, strict=True)]
+        phi = [
+            b + Scaling.apply_to(x + n, s_i, transpose=True)
+            for b, x, n, s_i in zip(self.shifts, u, self.offsets(u), s, strict=True)
+        ]
+        return self.groups.unstack(phi)
 
     def inverse(self, phi: Params) -> Params:
         """By a fixed point that contracts at least by rho each time."""
         check_point(phi, self.groups.shapes)
-        p = self.prepare()
-        scalings = [s.prepare() for s in cast(Iterable[Scaling], self.scalings)]
+        s = [scaling.factors() for scaling in self.scalings]
         targets = [
-            Scaling.solve(x - shift, s, transpose=True)
-            for x, shift, s in zip(self.groups.stack(phi), self.shifts, scalings, strict=True)
+            Scaling.solve(x - b, s_i, transpose=True)
+            for x, b, s_i in zip(self.groups.stack(phi), self.shifts, s, strict=True)
         ]
-        shapes, sizes = [t.shape for t in targets], [t.numel() for t in targets]
+        u = solve_contraction(targets, self.offsets, self.rho)
+        return self.groups.unstack([Scaling.solve(x, s_i) for x, s_i in zip(u, s, strict=True)])
 
-        def cut(flat: Tensor) -> list[Tensor]:
-            return [t.reshape(s) for t, s in zip(flat.split(sizes), shapes, strict=True)]
+    def potential(self, z: Params) -> Tensor:
+        r"""$\langle b, z\rangle + |u|^2/2 + \sum w\tau^2\log\cosh((Au + c)/\tau)$, coupling too."""
+        total = inner(self.groups.unstack(list(self.shifts)), z)
+        u = [
+            Scaling.apply_to(x, scaling.factors())
+            for x, scaling in zip(self.groups.stack(z), self.scalings, strict=True)
+        ]
+        for i, (x, layer) in enumerate(zip(u, self.layers, strict=True)):
+            total = total + x.square().sum() / 2
+            if isinstance(layer, HiddenLayer):
+                tau = self._width(i)
+                bent = log_cosh(layer.hidden(x, tau))
+                total = total + (layer.bounded_weight() * tau.square() * bent).sum()
+        if self.coupling is not None:
+            bent = log_cosh(self.coupling.hidden(u, self.coupling_width))
+            weight = self.coupling.bounded_weight() * self.coupling_width.square()
+            total = total + (weight * bent).sum()
+        return total
 
-        def offset(flat: Tensor) -> Tensor:
-            u = [x.reshape(len(x), 1, -1) for x in cut(flat)]
-            found = self.net.offsets(u, p, blank(u))
-            return torch.cat(
-                [
-                    torch.zeros_like(x).flatten() if n is None else n.flatten()
-                    for x, n in zip(u, found, strict=True)
-                ]
-            )
+    def prepare(self) -> dict[str, Any]:
+        if not self.fast:
+            return {}
+        return self.kernel.prepare(
+            [scaling.factors() for scaling in self.scalings],
+            self.shifts,
+            [
+                (layer.factors.merged(), layer.bounded_weight(), layer.offset, self._width(i))
+                if isinstance(layer, HiddenLayer)
+                else None
+                for i, layer in enumerate(self.layers)
+            ],
+            self._prepared_coupling(),
+        )
 
-        u = cut(solve_contraction(torch.cat([t.flatten() for t in targets]), offset, self.rho))
-        return self.groups.unstack([Scaling.solve(x, s) for x, s in zip(u, scalings, strict=True)])
+    def _prepared_coupling(self) -> dict[str, Any] | None:
+        if self.coupling is None:
+            return None
+        c = self.coupling
+        return NetPass.prepare_coupling(
+            [encoder.merged() for encoder in c.encoders],
+            spectral_normalised(c.mixing),
+            c.bounded_weight(),
+            c.offset,
+            self.coupling_width,
+        )
+
+    def _width(self, group: int) -> Tensor:
+        width: Tensor = getattr(self, f"width_{group}")
+        return width
+
+    def constants(self) -> list[nn.Parameter]:
+        return list(self.shifts)
 
     @torch.no_grad()
     def bounds(self, *, current: bool = False) -> Bounds:
         if not current:
-            reach = math.exp(self.log_range)
-            return ((1 - self.rho) / reach, (1 + self.rho) * reach)
+            return lasting_bounds(self.rho, self.log_range)
         self.check_parameters()
         down = up = 0.0
-        largest = (self.rho - self.coupling_rho) / self.terms
         for layer in self.layers:
             if isinstance(layer, HiddenLayer):
                 # Factors have norm one: the largest weight of each term bounds that term.
-                terms = layer.bounded_weight(largest).reshape(self.terms, -1)
+                terms = layer.bounded_weight().reshape(layer.terms, -1)
                 down = min(down, float(terms.amin(1).clamp_max(0).sum()))
                 up = max(up, float(terms.amax(1).clamp_min(0).sum()))
         if self.coupling is not None:
-            weight = self.coupling.bounded_weight(self.coupling_rho)
+            weight = self.coupling.bounded_weight()
             down += min(0.0, float(weight.min()))
             up += max(0.0, float(weight.max()))
-        spectra = [s.spectrum() for s in cast(Iterable[Scaling], self.scalings)]
+        spectra = [scaling.spectrum() for scaling in self.scalings]
         return ((1 + down) * min(s[0] for s in spectra), (1 + up) * max(s[1] for s in spectra))
-
-    def potential(self, z: Params) -> Tensor:
-        p = self.prepare()
-        total = inner(self.groups.unstack(list(self.shifts)), z)
-        scalings = cast(Iterable[Scaling], self.scalings)
-        u = [
-            Scaling.apply_to(x, s.prepare()).reshape(len(x), 1, -1)
-            for x, s in zip(self.groups.stack(z), scalings, strict=True)
-        ]
-        trace = blank(u)
-        for x, layer, group in zip(u, p["layers"], trace.groups, strict=True):
-            total = total + x.square().sum() / 2
-            if layer is not None:
-                bent = log_cosh(self.net.hidden(x, layer, group) / 2)
-                total = total + (2 * layer["weight"].unsqueeze(-1) * bent).sum()
-        if (coupling := p["coupling"]) is not None:
-            bent = log_cosh(self.net.mixed(u, coupling, trace) / 2)
-            total = total + (2 * coupling["weight"].unsqueeze(-1) * bent).sum()
-        return total

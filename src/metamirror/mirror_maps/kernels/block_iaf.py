@@ -7,23 +7,30 @@ vectors of different lengths, the shorter filled up with zeros.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.functional import pad
 
-from metamirror.linalg.kronecker import Shape
-from metamirror.linalg.kronecker_layers import DENSE, Trace, run, run_backward
+from metamirror.linalg.kronecker import KroneckerLinear, ShapeGroups, halved
+from metamirror.linalg.kronecker_layers import (
+    DENSE,
+    Layer,
+    Trace,
+    run,
+    run_backward,
+    stacked_layer,
+)
 from metamirror.linalg.tensor_stacks import Packing
+from metamirror.mirror_maps.partition import Partition
 
 Prepared = Mapping[str, Any]
-
-
-def halved(shape: Shape) -> list[Shape]:
-    """The shape at the four depths of an encoder: whole, a half, a quarter, an eighth."""
-    return [tuple(max(1, n >> depth) for n in shape) for depth in range(4)]
+Coders = Sequence[Sequence[Sequence[KroneckerLinear]]]
+"""Of each group of pieces the layers in order; several where they read the same input."""
 
 
 @dataclass(frozen=True)
@@ -49,21 +56,13 @@ class Cluster:
         """The size to which every piece is filled up."""
         return max(self.sizes)
 
-    @property
-    def filled(self) -> bool:
-        """Whether there is anything to fill up. Its pieces are vectors then."""
-        return min(self.sizes) < self.width
 
-
-def clusters_of(
-    pieces: Mapping[str, Shape], first: Sequence[str], last: Sequence[str]
-) -> list[Cluster]:
-    """The clusters of ordered pieces."""
-    groups: dict[Shape, list[str]] = {}
-    for name, shape in pieces.items():
-        groups.setdefault(shape, []).append(name)
+def clusters_of(partition: Partition) -> list[Cluster]:
+    """The clusters of a partition's pieces."""
+    pieces, first, last = partition.pieces, partition.blocks[0], partition.blocks[-1]
+    groups = ShapeGroups(pieces, pieces).members
     vectors = [shape for shape in groups if sum(n > 1 for n in shape) <= 1]
-    together: list[list[str]] = [names for shape, names in groups.items() if shape not in vectors]
+    together = [list(names) for shape, names in groups.items() if shape not in vectors]
     width = 0
     for shape in sorted(vectors, key=math.prod, reverse=True):
         size = math.prod(shape)
@@ -73,20 +72,16 @@ def clusters_of(
         else:
             together.append(list(groups[shape]))
             width = size
-    order = {name: i for i, name in enumerate(pieces)}
-    found = []
-    for names in together:
-        names = sorted(names, key=order.__getitem__)
-        found.append(
-            Cluster(
-                names,
-                [math.prod(pieces[name]) for name in names],
-                sum(name in first for name in names),
-                sum(name not in last for name in names),
-                max(math.prod(halved(pieces[name])[3]) for name in names),
-            )
+    return [
+        Cluster(
+            names,
+            [math.prod(pieces[name]) for name in names],
+            sum(name in first for name in names),
+            sum(name not in last for name in names),
+            max(math.prod(halved(pieces[name])[3]) for name in names),
         )
-    return found
+        for names in ([name for name in pieces if name in held] for held in together)
+    ]
 
 
 class FlowTrace(NamedTuple):
@@ -100,31 +95,118 @@ class FlowTrace(NamedTuple):
     decoders: list[list[Trace]]
 
 
-class FlowPass:
+class FlowPass(nn.Module):
     """phi = z * sigma(alpha) + mu over clusters, and its derivative.
 
+    It has no parameters: `prepare` arranges those of the map, once per outer step.
+
     Args:
-        pieces: the order in which z is given.
-        clusters: what the pieces stand in.
-        scale: sigma.
+        partition: the pieces, in the order in which z is given.
+        encoded: the groups in which the pieces with an encoder hold their parameters.
+        decoded: those of the pieces with a decoder.
+        sigma: the scale.
         curvature: c with sigma' = sigma (1 - c sigma).
         extra_relu: whether embeddings and decoder inputs go through a ReLU.
     """
 
+    connection_outputs: Tensor
+    connection_inputs: Tensor
+
     def __init__(
         self,
-        pieces: Iterable[str],
-        clusters: Sequence[Cluster],
-        scale: Callable[[Tensor], Tensor],
+        partition: Partition,
+        encoded: ShapeGroups,
+        decoded: ShapeGroups,
+        sigma: Callable[[Tensor], Tensor],
         curvature: float,
         extra_relu: bool,
     ):
-        self.clusters = clusters
-        self.packing = Packing(pieces, [c.names for c in clusters], [c.sizes for c in clusters])
-        self.scale, self.curvature = scale, curvature
-        self.input_relu = extra_relu
+        super().__init__()
+        self.first = list(partition.blocks[0])
+        self.clusters = clusters_of(partition)
+        names, sizes = [c.names for c in self.clusters], [c.sizes for c in self.clusters]
+        self.packing = Packing(partition.pieces, names, sizes)
+        self.sigma, self.curvature, self.input_relu = sigma, curvature, extra_relu
         self.encoder_relus = (True, True, extra_relu)
         self.decoder_relus = (True, True, False)
+        self.groups: dict[str, list[list[int]]] = {}
+        self._locate(partition, "encoder", encoded, [c.names[: c.encoded] for c in self.clusters])
+        self._locate(partition, "decoder", decoded, [c.names[c.first :] for c in self.clusters])
+
+    def _locate(
+        self, partition: Partition, kind: str, held: ShapeGroups, wanted: list[list[str]]
+    ) -> None:
+        """Where the parameters of each cluster's pieces are: groups, rows in them, connections."""
+        members = list(held.members.values())
+        self.groups[kind] = []
+        for cluster, names in enumerate(wanted):
+            groups = [i for i, group in enumerate(members) if group[0] in names]
+            stacked = [name for i in groups for name in members[i]]
+            rows = torch.tensor([stacked.index(n) for n in names]) if stacked != names else None
+            self.register_buffer(f"{kind}_rows_{cluster}", rows, persistent=False)
+            self.groups[kind].append(groups)
+        size = {name: math.prod(halved(partition.pieces[name])[3]) for name in held.shapes}
+        *starts, absent = accumulate(size.values(), initial=0)
+        start = dict(zip(size, starts, strict=True))
+        index = [
+            start[name] + i if i < size[name] else absent
+            for c, names in zip(self.clusters, wanted, strict=True)
+            for name in names
+            for i in range(c.code)
+        ]
+        what = {"encoder": "connection_inputs", "decoder": "connection_outputs"}[kind]
+        self.register_buffer(what, torch.tensor(index), persistent=False)
+
+    def prepare(
+        self,
+        first: tuple[nn.ParameterList, nn.ParameterList],
+        encoders: Coders,
+        connections: Sequence[nn.Linear],
+        decoders: Coders,
+    ) -> dict[str, Any]:
+        """The map's parameters cluster by cluster: alpha and mu of its first block, and layers."""
+        return {
+            "first": [self._first(c, *first) for c in self.clusters],
+            "encoders": [self._layers("encoder", i, encoders) for i in range(len(self.clusters))],
+            "connect": self._connect(connections) if len(connections) else None,
+            "decoders": [self._layers("decoder", i, decoders) for i in range(len(self.clusters))],
+        }
+
+    def _first(
+        self, c: Cluster, alphas: nn.ParameterList, mus: nn.ParameterList
+    ) -> list[Tensor] | None:
+        """Scale and shift of the first block's pieces in a cluster."""
+        if not c.first:
+            return None
+        rows = [self.first.index(name) for name in c.names[: c.first]]
+        alpha, mu = (
+            torch.stack([pad(ps[i].flatten(), (0, c.width - ps[i].numel())) for i in rows])
+            for ps in (alphas, mus)
+        )
+        return [self.sigma(alpha), mu]
+
+    def _layers(self, kind: str, cluster: int, coders: Coders) -> list[Layer] | None:
+        """One stack of layers for all the encoders or decoders of a cluster."""
+        stacks = [coders[i] for i in self.groups[kind][cluster]]
+        rows: Tensor | None = getattr(self, f"{kind}_rows_{cluster}")
+        c = self.clusters[cluster]
+        filled = min(c.sizes) < c.width
+        depths = [n for (n,) in halved((c.width,))]
+        sizes = pairwise(depths if kind == "encoder" else depths[::-1])
+        return [
+            stacked_layer(layers, size if filled else None, rows)
+            for size, *layers in zip(sizes, *stacks, strict=True)
+            if layers
+        ] or None
+
+    def _connect(self, linears: Sequence[nn.Linear]) -> list[Tensor]:
+        """All connections as one matrix in the clusters' order, zero where a block must not see."""
+        seen = linears[-1].in_features
+        weight = torch.cat([pad(c.weight, (0, seen + 1 - c.in_features)) for c in linears])
+        bias = torch.cat([c.bias for c in linears])
+        outputs, inputs = self.connection_outputs, self.connection_inputs
+        weight = pad(weight, (0, 0, 0, 1)).index_select(0, outputs).index_select(1, inputs)
+        return [weight, pad(bias, (0, 1)).index_select(0, outputs)]
 
     def forward_pass(self, z: list[Tensor], p: Prepared) -> tuple[list[Tensor], FlowTrace]:
         """Phi, and what the backward pass reads."""
@@ -161,7 +243,7 @@ class FlowPass:
                 read = given[i].view(len(c.names) - c.first, -1, points).mT
                 heads = run(read, layers, self.decoder_relus, traces)
                 alpha, mu = heads.chunk(2)
-                parts.append([self.scale(alpha), mu])
+                parts.append([self.sigma(alpha), mu])
             decoders.append(traces)
             scale, shift = (torch.cat(t) if len(t) > 1 else t[0] for t in zip(*parts, strict=True))
             scales.append(scale)

@@ -7,15 +7,17 @@ and w, once per outer step. The coupling is the same layer on the embeddings $e 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from metamirror.linalg.kronecker import transposed
-from metamirror.linalg.kronecker_layers import product, product_backward
+from metamirror.core.tasks import Params
+from metamirror.linalg.kronecker import ShapeGroups, transposed
+from metamirror.linalg.kronecker_layers import merged_factors, product, product_backward
 from metamirror.linalg.tensor_stacks import Packing
 
 Prepared = Mapping[str, Any]
@@ -43,11 +45,6 @@ class NetTrace:
     mixed: Tensor | None = None
 
 
-def blank(u: Sequence[Tensor]) -> NetTrace:
-    """A trace in which nothing stands yet."""
-    return NetTrace([GroupTrace(x, x) for x in u])
-
-
 def added(one: Sequence[Tensor], other: Sequence[Tensor]) -> list[Tensor]:
     """Gradients in the factors of a map and of its transpose, together."""
     return [a + b.mT for a, b in zip(one, other, strict=True)]
@@ -65,12 +62,62 @@ class NetPass:
     numbers, points).
     """
 
-    def __init__(self, packing: Packing):
-        self.packing = packing
+    def __init__(self, groups: ShapeGroups):
+        stacks = groups.members
+        sizes = [[math.prod(shape)] * len(names) for shape, names in stacks.items()]
+        self.packing = Packing(groups.shapes, list(stacks.values()), sizes)
+
+    def prepare(
+        self,
+        scalings: Sequence[Scale],
+        shifts: Iterable[Tensor],
+        layers: Sequence[tuple[list[Tensor], Tensor, Tensor, Tensor] | None],
+        coupling: Prepared | None,
+    ) -> dict[str, Any]:
+        """The map's parameters group by group: of a layer its factors, w, c and the width."""
+        prepared: list[Prepared | None] = []
+        for layer in layers:
+            if layer is None:
+                prepared.append(None)
+                continue
+            (first, *others), weight, offset, width = layer
+            prepared.append(
+                {
+                    "factors": [first * (2 / width.view(-1, 1, 1)), *others],
+                    "offset": (offset * (2 / width)).flatten(1),
+                    "weight": (weight * width.square() / 2).flatten(1),
+                }
+            )
+        return {
+            "scalings": [
+                s.flatten(1) if isinstance(s, Tensor) else merged_factors(s)[::-1] for s in scalings
+            ],
+            "shifts": [shift.flatten(1) for shift in shifts],
+            "layers": prepared,
+            "coupling": coupling,
+        }
+
+    @staticmethod
+    def prepare_coupling(
+        encoders: list[list[Tensor]], mixing: Tensor, weight: Tensor, offset: Tensor, width: Tensor
+    ) -> dict[str, Any]:
+        """As for a hidden layer, with U in the place of A."""
+        return {
+            "encoders": encoders,
+            "mixing": mixing * (2 / width),
+            "offset": offset * (2 / width),
+            "weight": weight * width.square() / 2,
+        }
+
+    def coupling_argument(self, z: Params, coupling: Prepared | None) -> Tensor:
+        """Twice the argument of the coupling's tanh at z, where S is the identity."""
+        assert coupling is not None
+        u = self.packing.pack([t.reshape(1, -1) for t in z.values()])
+        return self.mixed(u, coupling, NetTrace([GroupTrace(x, x) for x in u]))
 
     def forward_pass(self, z: list[Tensor], p: Prepared) -> tuple[list[Tensor], NetTrace]:
         """Phi, and what the backward pass reads."""
-        trace = blank(self.packing.pack(z))
+        trace = NetTrace([GroupTrace(x, x) for x in self.packing.pack(z)])
         for group, s in zip(trace.groups, p["scalings"], strict=True):
             group.u = self._scaled(group.x, s, group, "scale").mT
         offsets = self.offsets([group.u for group in trace.groups], p, trace)

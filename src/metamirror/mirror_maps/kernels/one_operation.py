@@ -114,7 +114,7 @@ class _Call:
         return self.forward(tensors)[0]
 
 
-def one_pass(g: Pass, z: Sequence[Tensor], prepared: Tree) -> list[Tensor]:
+def one_operation(g: Pass, z: Sequence[Tensor], prepared: Tree) -> list[Tensor]:
     """Phi for z, tensor by tensor, of a map that is given as its two passes."""
     call = _Call(g, 1, len(z), prepared)
     return list(call((*z, *tensors_in(prepared))))
