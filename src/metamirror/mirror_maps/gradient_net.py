@@ -19,8 +19,8 @@ the same with a hand-written backward pass.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -54,6 +54,33 @@ from metamirror.mirror_maps.kernels.gradient_net import NetPass
 from metamirror.mirror_maps.kernels.one_operation import one_operation
 
 
+class Ridge(NamedTuple):
+    r"""$A^\top(w\,\tau\tanh((Au + c)/\tau))$, gradient of $\sum w\tau^2\log\cosh((Au + c)/\tau)$.
+
+    Attributes:
+        read: u -> A u.
+        write: y -> A'y.
+        weight: w.
+        offset: c.
+        tau: the width of the tanh.
+    """
+
+    read: Callable[[Any], Tensor]
+    write: Callable[[Tensor], Any]
+    weight: Tensor
+    offset: Tensor
+    tau: Tensor
+
+    def argument(self, u: Any) -> Tensor:
+        return (self.read(u) + self.offset) / self.tau
+
+    def gradient(self, u: Any) -> Any:
+        return self.write(self.weight * self.tau * torch.tanh(self.argument(u)))
+
+    def potential(self, u: Any) -> Tensor:
+        return (self.weight * self.tau.square() * log_cosh(self.argument(u))).sum()
+
+
 class HiddenLayer(nn.Module):
     """The terms A_k'(w_k tau tanh((A_k u + c_k) / tau)) of one group of tensors."""
 
@@ -68,15 +95,18 @@ class HiddenLayer(nn.Module):
         """The weights w_k, whose magnitude stays below `largest`."""
         return self.largest * torch.tanh(self.weight)
 
-    def hidden(self, u: Tensor, tau: Tensor) -> Tensor:
-        """(A_k u + c_k) / tau, term by term."""
-        copies = u.repeat(self.terms, *[1] * (u.dim() - 1))
-        return (kronecker_product(copies, self.factors()) + self.offset) / tau
+    def forward(self, tau: Tensor) -> Ridge:
+        """All terms, stacked."""
+        a = self.factors()
 
-    def forward(self, u: Tensor, tau: Tensor) -> Tensor:
-        bent = self.bounded_weight() * tau * torch.tanh(self.hidden(u, tau))
-        back = kronecker_product(bent, transposed(self.factors()))
-        return back.reshape(self.terms, *u.shape).sum(0)
+        def read(u: Tensor) -> Tensor:
+            return kronecker_product(u.repeat(self.terms, *[1] * (u.dim() - 1)), a)
+
+        def write(y: Tensor) -> Tensor:
+            back = kronecker_product(y, transposed(a))
+            return back.reshape(self.terms, -1, *back.shape[1:]).sum(0)
+
+        return Ridge(read, write, self.bounded_weight(), self.offset, tau)
 
 
 class Coupling(nn.Module):
@@ -102,19 +132,22 @@ class Coupling(nn.Module):
         """omega, whose magnitude stays below `largest`."""
         return self.largest * torch.tanh(self.weight)
 
-    def hidden(self, u: list[Tensor], tau: Tensor) -> Tensor:
-        """(U e + c') / tau, where e concatenates E u over all tensors."""
-        codes = [kronecker_product(x, e()) for x, e in zip(u, self.encoders, strict=True)]
-        e = torch.cat([code.flatten() for code in codes])
-        return (spectral_normalised(self.mixing) @ e + self.offset) / tau
+    def forward(self, tau: Tensor) -> Ridge:
+        """The coupling, over the list of all groups' tensors."""
+        mixing, encoders = spectral_normalised(self.mixing), [e() for e in self.encoders]
 
-    def forward(self, u: list[Tensor], tau: Tensor) -> list[Tensor]:
-        bent = self.bounded_weight() * tau * torch.tanh(self.hidden(u, tau))
-        back = (spectral_normalised(self.mixing).mT @ bent).split(self.sizes)
-        return [
-            kronecker_product(code.reshape(shape), transposed(e()))
-            for code, shape, e in zip(back, self.encoded, self.encoders, strict=True)
-        ]
+        def read(u: list[Tensor]) -> Tensor:
+            codes = [kronecker_product(x, e) for x, e in zip(u, encoders, strict=True)]
+            return mixing @ torch.cat([code.flatten() for code in codes])
+
+        def write(y: Tensor) -> list[Tensor]:
+            codes = (mixing.mT @ y).split(self.sizes)
+            return [
+                kronecker_product(code.reshape(shape), transposed(e))
+                for code, shape, e in zip(codes, self.encoded, encoders, strict=True)
+            ]
+
+        return Ridge(read, write, self.bounded_weight(), self.offset, tau)
 
 
 class GradientNet(MirrorMap):
@@ -190,32 +223,43 @@ class GradientNet(MirrorMap):
         self.kernel = NetPass(self.groups)
         if self.coupling is not None and like.device.type != "meta":
             with torch.no_grad():
-                hidden = self.kernel.coupling_argument(start, self._prepared_coupling())
+                hidden = self.kernel.coupling_argument(start, self._prepare_coupling(self.coupling))
                 size = float(hidden.square().mean().sqrt()) / 2
             self.coupling_width.fill_(size if size > 0 else 1.0)
 
-    def offsets(self, u: list[Tensor]) -> list[Tensor]:
-        """N(u), what the bracket adds to u: the hidden layers' terms and the coupling's."""
-        found = [
-            layer(x, self._width(i)) if isinstance(layer, HiddenLayer) else torch.zeros_like(x)
-            for i, (x, layer) in enumerate(zip(u, self.layers, strict=True))
+    def ridges(self) -> tuple[list[Ridge | None], Ridge | None]:
+        """The hidden layer of each group, where it has one, and the coupling."""
+        hidden = [
+            layer(self._width(i)) if isinstance(layer, HiddenLayer) else None
+            for i, layer in enumerate(self.layers)
         ]
-        if self.coupling is None:
+        return hidden, None if self.coupling is None else self.coupling(self.coupling_width)
+
+    @staticmethod
+    def offsets(
+        u: list[Tensor], hidden: list[Ridge | None], coupling: Ridge | None
+    ) -> list[Tensor]:
+        """N(u), what the bracket adds to u."""
+        found = [
+            torch.zeros_like(x) if ridge is None else ridge.gradient(x)
+            for x, ridge in zip(u, hidden, strict=True)
+        ]
+        if coupling is None:
             return found
-        return [a + b for a, b in zip(found, self.coupling(u, self.coupling_width), strict=True)]
+        return [a + b for a, b in zip(found, coupling.gradient(u), strict=True)]
 
     def forward(self, z: Params, prepared: Mapping[str, Any] | None = None) -> Params:
         if self.fast:
             names = list(self.groups.shapes)
-            found = one_operation(
-                self.kernel, [z[name] for name in names], prepared or self.prepare()
-            )
+            given = [z[name] for name in names]
+            found = one_operation(self.kernel, given, prepared or self.prepare())
             return dict(zip(names, found, strict=True))
         s = [scaling.factors() for scaling in self.scalings]
         u = [Scaling.apply_to(x, s_i) for x, s_i in zip(self.groups.stack(z), s, strict=True)]
+        n = self.offsets(u, *self.ridges())
         phi = [
-            b + Scaling.apply_to(x + n, s_i, transpose=True)
-            for b, x, n, s_i in zip(self.shifts, u, self.offsets(u), s, strict=True)
+            b + Scaling.apply_to(u_i + n_i, s_i, transpose=True)
+            for b, u_i, n_i, s_i in zip(self.shifts, u, n, s, strict=True)
         ]
         return self.groups.unstack(phi)
 
@@ -227,52 +271,45 @@ class GradientNet(MirrorMap):
             Scaling.solve(x - b, s_i, transpose=True)
             for x, b, s_i in zip(self.groups.stack(phi), self.shifts, s, strict=True)
         ]
-        u = solve_contraction(targets, self.offsets, self.rho)
+        ridges = self.ridges()
+        u = solve_contraction(targets, lambda u: self.offsets(u, *ridges), self.rho)
         return self.groups.unstack([Scaling.solve(x, s_i) for x, s_i in zip(u, s, strict=True)])
 
     def potential(self, z: Params) -> Tensor:
-        r"""$\langle b, z\rangle + |u|^2/2 + \sum w\tau^2\log\cosh((Au + c)/\tau)$, coupling too."""
         total = inner(self.groups.unstack(list(self.shifts)), z)
         u = [
             Scaling.apply_to(x, scaling.factors())
             for x, scaling in zip(self.groups.stack(z), self.scalings, strict=True)
         ]
-        for i, (x, layer) in enumerate(zip(u, self.layers, strict=True)):
+        hidden, coupling = self.ridges()
+        for x, ridge in zip(u, hidden, strict=True):
             total = total + x.square().sum() / 2
-            if isinstance(layer, HiddenLayer):
-                tau = self._width(i)
-                bent = log_cosh(layer.hidden(x, tau))
-                total = total + (layer.bounded_weight() * tau.square() * bent).sum()
-        if self.coupling is not None:
-            bent = log_cosh(self.coupling.hidden(u, self.coupling_width))
-            weight = self.coupling.bounded_weight() * self.coupling_width.square()
-            total = total + (weight * bent).sum()
-        return total
+            if ridge is not None:
+                total = total + ridge.potential(x)
+        return total if coupling is None else total + coupling.potential(u)
 
     def prepare(self) -> dict[str, Any]:
         if not self.fast:
             return {}
-        return self.kernel.prepare(
-            [scaling.factors() for scaling in self.scalings],
-            self.shifts,
-            [
-                (layer.factors.merged(), layer.bounded_weight(), layer.offset, self._width(i))
+        return {
+            **self.kernel.prepare_scalings([s.factors() for s in self.scalings], self.shifts),
+            "layers": [
+                self.kernel.prepare_layer(
+                    layer.factors.merged(), layer.bounded_weight(), layer.offset, self._width(i)
+                )
                 if isinstance(layer, HiddenLayer)
                 else None
                 for i, layer in enumerate(self.layers)
             ],
-            self._prepared_coupling(),
-        )
+            "coupling": None if self.coupling is None else self._prepare_coupling(self.coupling),
+        }
 
-    def _prepared_coupling(self) -> dict[str, Any] | None:
-        if self.coupling is None:
-            return None
-        c = self.coupling
-        return NetPass.prepare_coupling(
-            [encoder.merged() for encoder in c.encoders],
-            spectral_normalised(c.mixing),
-            c.bounded_weight(),
-            c.offset,
+    def _prepare_coupling(self, coupling: Coupling) -> dict[str, Any]:
+        return self.kernel.prepare_coupling(
+            [encoder.merged() for encoder in coupling.encoders],
+            spectral_normalised(coupling.mixing),
+            coupling.bounded_weight(),
+            coupling.offset,
             self.coupling_width,
         )
 

@@ -67,34 +67,23 @@ class NetPass:
         sizes = [[math.prod(shape)] * len(names) for shape, names in stacks.items()]
         self.packing = Packing(groups.shapes, list(stacks.values()), sizes)
 
-    def prepare(
-        self,
-        scalings: Sequence[Scale],
-        shifts: Iterable[Tensor],
-        layers: Sequence[tuple[list[Tensor], Tensor, Tensor, Tensor] | None],
-        coupling: Prepared | None,
+    @staticmethod
+    def prepare_scalings(scalings: Iterable[Scale], shifts: Iterable[Tensor]) -> dict[str, Any]:
+        """S and b of each group."""
+        merged = [
+            s.flatten(1) if isinstance(s, Tensor) else merged_factors(s)[::-1] for s in scalings
+        ]
+        return {"scalings": merged, "shifts": [shift.flatten(1) for shift in shifts]}
+
+    @staticmethod
+    def prepare_layer(
+        factors: list[Tensor], weight: Tensor, offset: Tensor, width: Tensor
     ) -> dict[str, Any]:
-        """The map's parameters group by group: of a layer its factors, w, c and the width."""
-        prepared: list[Prepared | None] = []
-        for layer in layers:
-            if layer is None:
-                prepared.append(None)
-                continue
-            (first, *others), weight, offset, width = layer
-            prepared.append(
-                {
-                    "factors": [first * (2 / width.view(-1, 1, 1)), *others],
-                    "offset": (offset * (2 / width)).flatten(1),
-                    "weight": (weight * width.square() / 2).flatten(1),
-                }
-            )
+        """A, c and w of A'(w (2 logistic(Au + c) - 1)), the width of the tanh among them."""
         return {
-            "scalings": [
-                s.flatten(1) if isinstance(s, Tensor) else merged_factors(s)[::-1] for s in scalings
-            ],
-            "shifts": [shift.flatten(1) for shift in shifts],
-            "layers": prepared,
-            "coupling": coupling,
+            "factors": [factors[0] * (2 / width.view(-1, 1, 1)), *factors[1:]],
+            "offset": (offset * (2 / width)).flatten(1),
+            "weight": (weight * width.square() / 2).flatten(1),
         }
 
     @staticmethod
@@ -109,18 +98,17 @@ class NetPass:
             "weight": weight * width.square() / 2,
         }
 
-    def coupling_argument(self, z: Params, coupling: Prepared | None) -> Tensor:
+    def coupling_argument(self, z: Params, coupling: Prepared) -> Tensor:
         """Twice the argument of the coupling's tanh at z, where S is the identity."""
-        assert coupling is not None
         u = self.packing.pack([t.reshape(1, -1) for t in z.values()])
-        return self.mixed(u, coupling, NetTrace([GroupTrace(x, x) for x in u]))
+        return self._mixed(u, coupling, NetTrace([GroupTrace(x, x) for x in u]))
 
     def forward_pass(self, z: list[Tensor], p: Prepared) -> tuple[list[Tensor], NetTrace]:
         """Phi, and what the backward pass reads."""
         trace = NetTrace([GroupTrace(x, x) for x in self.packing.pack(z)])
         for group, s in zip(trace.groups, p["scalings"], strict=True):
             group.u = self._scaled(group.x, s, group, "scale").mT
-        offsets = self.offsets([group.u for group in trace.groups], p, trace)
+        offsets = self._offsets([group.u for group in trace.groups], p, trace)
         phi = []
         for group, offset, s, shift in zip(
             trace.groups, offsets, p["scalings"], p["shifts"], strict=True
@@ -141,14 +129,14 @@ class NetPass:
         found = product(x, transposed(s) if transpose else s, operands)
         return found.reshape(x.mT.shape)
 
-    def offsets(self, u: list[Tensor], p: Prepared, trace: NetTrace) -> list[Tensor | None]:
+    def _offsets(self, u: list[Tensor], p: Prepared, trace: NetTrace) -> list[Tensor | None]:
         """N(u): what the bracket adds to u, a contraction."""
         found: list[Tensor | None] = []
         for x, layer, group in zip(u, p["layers"], trace.groups, strict=True):
             offset = None
             if layer is not None:
                 factors, weight = layer["factors"], layer["weight"].unsqueeze(-1)
-                group.bent = torch.sigmoid(self.hidden(x, layer, group))
+                group.bent = torch.sigmoid(self._hidden(x, layer, group))
                 pushed = torch.addcmul(-weight, weight, group.bent, value=2)
                 operands = group.operands.setdefault("back", [])
                 back = product(pushed.mT, transposed(factors), operands)
@@ -161,7 +149,7 @@ class NetPass:
         return [b if a is None else a + b for a, b in zip(found, coupled, strict=True)]
 
     @staticmethod
-    def hidden(x: Tensor, layer: Prepared, group: GroupTrace) -> Tensor:
+    def _hidden(x: Tensor, layer: Prepared, group: GroupTrace) -> Tensor:
         """Twice the argument of tanh in the hidden layers of one group, (terms x tensors, ..)."""
         operands = group.operands.setdefault("forth", [])
         read = product(x, layer["factors"], operands)
@@ -169,7 +157,7 @@ class NetPass:
         return read.reshape(*offset.shape, x.shape[1]) + offset.unsqueeze(-1)
 
     @staticmethod
-    def mixed(u: list[Tensor], coupling: Prepared, trace: NetTrace) -> Tensor:
+    def _mixed(u: list[Tensor], coupling: Prepared, trace: NetTrace) -> Tensor:
         """Twice the argument of tanh in the coupling, (units, points)."""
         points = u[0].shape[1]
         parts = [
@@ -180,7 +168,7 @@ class NetPass:
         return torch.addmm(coupling["offset"].unsqueeze(-1), coupling["mixing"], trace.embedding)
 
     def _coupled(self, u: list[Tensor], coupling: Prepared, trace: NetTrace) -> list[Tensor]:
-        trace.bent = torch.sigmoid(self.mixed(u, coupling, trace))
+        trace.bent = torch.sigmoid(self._mixed(u, coupling, trace))
         weight = coupling["weight"].unsqueeze(-1)
         trace.mixed = torch.addcmul(-weight, weight, trace.bent, value=2)
         codes = coupling["mixing"].mT @ trace.mixed
