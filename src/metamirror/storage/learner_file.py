@@ -25,7 +25,7 @@ FIELDS = {"method", "options", "built_lr", "model", *COMMON, "prior", "loss", "f
 
 
 def tensors_of(learner: Learner) -> dict[str, Tensor]:
-    """Parameters and persistent buffers, tied ones once."""
+    """Return the parameters and persistent buffers, tied ones once."""
     named: dict[str, Tensor] = dict(learner.named_parameters())
     persistent = set(learner.state_dict())
     named.update((n, b) for n, b in learner.named_buffers() if n in persistent)
@@ -33,14 +33,14 @@ def tensors_of(learner: Learner) -> dict[str, Tensor]:
 
 
 def save(learner: Learner, folder: str | Path, *, step: int | None = None) -> None:
-    """Writes a learner made by `make_learner` into a folder, from which `load` restores it.
+    """Write a learner made by `make_learner` into a folder, from which `load` restores it.
 
-    A prior or model of the user's own class is not written, only its tensors are: hand it to
+    A prior or model of the user's own class is not written, only its tensors are: pass it to
     `load` again.
 
     Args:
         learner: what is written.
-        folder: where to.
+        folder: where it is written.
         step: how many outer steps it has been trained for, if that is to be known.
     """
     write(Path(folder), describe(learner), tensors_of(learner), step)
@@ -49,7 +49,7 @@ def save(learner: Learner, folder: str | Path, *, step: int | None = None) -> No
 def write(
     folder: Path, description: dict[str, Any], tensors: dict[str, Tensor], step: int | None
 ) -> None:
-    """The two files of a learner.
+    """Write the two files of a learner.
 
     In a run the description stays the same, so that replacing the tensors, which is atomic and
     carries the step, is all that happens after the first time.
@@ -61,7 +61,7 @@ def write(
 
 
 def describe(learner: Learner) -> dict[str, Any]:
-    """How to build the learner again."""
+    """Return how to build the learner again."""
     if learner.config is None:
         raise ValueError("only a learner made by make_learner knows how to be built again")
     frozen = [name for name, p in learner.model.named_parameters() if not p.requires_grad]
@@ -81,7 +81,7 @@ def describe(learner: Learner) -> dict[str, Any]:
 
 
 def step_of(path: str | Path, which: Literal["best", "last"] = "best") -> int | None:
-    """After how many outer steps a learner on disk was saved, if that was written."""
+    """Return after how many outer steps a learner on disk was saved, if that was written."""
     step: int | None = tensor_file.read(_find(Path(path), which) / TENSORS)[1].get("step")
     return step
 
@@ -94,26 +94,20 @@ def load(
     loss: Loss | None = None,
     prior: Any = None,
 ) -> Learner:
-    """A learner from a folder that `save` or a run wrote.
+    """Load a learner from a folder that `save` or a run wrote.
 
     Args:
         path: the folder.
-        which: of a run, the checkpoint with the best validation score, or the last one.
+        which: the learner of a run with the best validation score, or the last one.
         model: needed where the learner was built around a class of the user's own.
         loss: needed where a loss of the user's own was given.
         prior: needed where a prior of the user's own class was given.
     """
     folder = _find(Path(path), which)
-    file = folder / TENSORS
-    tensors, _ = tensor_file.read(file)
+    tensors, _ = tensor_file.read(file := folder / TENSORS)
+    described_in = folder / CONFIG
     return restore(
-        read_json(folder / CONFIG),
-        tensors,
-        folder / CONFIG,
-        file,
-        model=model,
-        loss=loss,
-        prior=prior,
+        read_json(described_in), tensors, described_in, file, model=model, loss=loss, prior=prior
     )
 
 
@@ -127,16 +121,9 @@ def restore(
     loss: Loss | None = None,
     prior: Any = None,
 ) -> Learner:
-    """The learner that `describe` and `tensors_of` speak of; other arguments as in `load`.
+    """Build the learner that `describe` and `tensors_of` gave; keywords as in `load`.
 
-    Args:
-        description: how to build it.
-        tensors: what it holds.
-        described_in: what to call the description in an error.
-        origin: what to call the tensors in an error.
-        model: see `load`.
-        loss: see `load`.
-        prior: see `load`.
+    Errors call the description `described_in`, and the tensors `origin`.
     """
     config = checked(description, described_in)
     for name, given in (("loss", loss), ("prior", prior)):
@@ -164,7 +151,7 @@ def restore(
     else:
         # What a file claims is compared with what it holds before time and memory are spent on it.
         if any(isinstance(v, list) and len(v) > len(tensors) for v in config["model"].values()):
-            raise ValueError(f"{described_in} speaks of more layers than {origin} has tensors")
+            raise ValueError(f"{described_in} describes more layers than {origin} has tensors")
         try:
             with torch.device("meta"):
                 sketch = build(models.build(**config["model"]), copy.deepcopy(prior))
@@ -182,7 +169,7 @@ def restore(
 
 
 def checked(description: Any, origin: object) -> dict[str, Any]:
-    """A description whose fields are there, and of the right kind."""
+    """Return a description, once its fields are known to be there and of the right kind."""
     if not isinstance(description, dict) or description.get("format") != FORMAT:
         raise ValueError(f"{origin} is not a learner of format {FORMAT}")
     if missing := FIELDS - set(description):
@@ -203,7 +190,7 @@ def _find(path: Path, which: str) -> Path:
 
 
 def check_fit(learner: Learner, stored: dict[str, Tensor], origin: object) -> None:
-    """Refuses tensors of other names or shapes than the learner's."""
+    """Refuse tensors of other names or shapes than the learner's."""
     own = tensors_of(learner)
     if set(stored) != set(own):
         raise ValueError(
@@ -221,19 +208,16 @@ def check_fit(learner: Learner, stored: dict[str, Tensor], origin: object) -> No
 
 
 def check_one_type(stored: dict[str, Tensor], origin: object) -> None:
-    """Refuses floats of two types: our own models compute in one."""
+    """Refuse floats of two types: our own models compute in one."""
     types = {str(tensor.dtype) for tensor in stored.values() if tensor.is_floating_point()}
     if len(types) > 1:
         raise ValueError(f"{origin} is damaged: it holds both {' and '.join(sorted(types))}")
 
 
 def fill(learner: Learner, stored: dict[str, Tensor], origin: object) -> None:
-    """Puts tensors into a learner, in place."""
+    """Put tensors into a learner, in place."""
     check_fit(learner, stored, origin)
-    for name, tensor in {
-        **dict(learner.named_parameters()),
-        **dict(learner.named_buffers()),
-    }.items():
+    for name, tensor in (*learner.named_parameters(), *learner.named_buffers()):
         if name in stored:
             # The type is the file's, so that what was saved comes back bit for bit; the strides are
             # the model's own.

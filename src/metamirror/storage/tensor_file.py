@@ -21,7 +21,7 @@ class DamagedFileError(ValueError):
 
 
 def pack(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> bytes:
-    """The content of a file. Facts are what JSON can hold; floats come back bit for bit.
+    """Return the content of a file. Facts are what JSON can hold; floats come back bit for bit.
 
     >>> content = pack({"w": torch.ones(2)}, {"step": 3})
     >>> unpack(content, "a file")
@@ -35,7 +35,7 @@ def pack(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> bytes:
 def unpack(
     content: bytes, name: object, *, ours: bool = False, most_words: int | None = None
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors and facts; a file that was changed after it was written is refused by name.
+    """Return tensors and facts; a file that was changed after it was written is refused by name.
 
     A plain safetensors file, as other programs write them, has no checksum and no facts: where the
     file must be one of `ours`, that is damage. More than `most_words` letters of JSON are too.
@@ -65,7 +65,7 @@ def unpack(
 
 
 def read(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """`unpack` of a file."""
+    """Read and unpack a file."""
     try:
         return unpack(file.read_bytes(), file)
     except FileNotFoundError as error:

@@ -1,4 +1,4 @@
-"""Where a run computes, and in which type."""
+"""The device of a run, and tasks moved to it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from metamirror.core.tasks import Batch, Task
 
 
 def choose_device(name: str, local_rank: int = 0) -> torch.device:
-    """The device of that name; auto is CUDA, else Apple's MPS, else the CPU.
+    """Return the device of that name; auto is CUDA, else Apple's MPS, else the CPU.
 
     >>> choose_device("cpu")
     device(type='cpu')
@@ -36,7 +36,7 @@ def choose_device(name: str, local_rank: int = 0) -> torch.device:
 
 
 def place(task: Task, like: nn.Module) -> Task:
-    """The task where a module's parameters are, its floating values in their type."""
+    """Move a task to where a module's parameters are, its floating values to their type."""
     first = next(like.parameters())
 
     def move(tensor: Tensor) -> Tensor:

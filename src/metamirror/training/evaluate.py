@@ -204,7 +204,7 @@ def evaluate_run(
         first = ranks.first
         ranks.part()
     last = learner.steps if steps is None else steps
-    looked_at = range(last + 1) if every_step else (last,)
+    points = range(last + 1) if every_step else (last,)
     found: dict[str, object] = {
         "method": config.method,
         "data": config.data,
@@ -220,7 +220,7 @@ def evaluate_run(
         "which": which,
         "step": config.iterations if step is None else step,
         **summary(results),
-        "by_step": [{"k": k, **summary(results, i)} for i, k in enumerate(looked_at)],
+        "by_step": [{"k": k, **summary(results, i)} for i, k in enumerate(points)],
     }
     if first:
         if odd := sum(not math.isfinite(r.loss) for r in results):

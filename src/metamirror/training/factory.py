@@ -1,4 +1,4 @@
-"""What a configuration describes, built: its tasks, its network, its learner."""
+"""Builds what a configuration describes: its tasks, its network, its learner."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from metamirror.training.config import RunConfig
 def build_stream(
     config: RunConfig, split: str, *, batch: int | None = None, data_dir: Path | None = None
 ) -> TaskStream:
-    """The tasks of a run. Those of training alone have the run's seed, and are augmented.
+    """Return the tasks of a run. Only those of training have the run's seed, and are augmented.
 
     Validation and test tasks are the same for every run, so that runs of several seeds can be
     compared task by task.
@@ -38,14 +38,14 @@ def build_stream(
 
 
 def build_model(config: RunConfig, stream: TaskStream) -> nn.Module:
-    """The network of a run, made for the examples of its tasks."""
+    """Return the network of a run, made for the examples of its tasks."""
     shape = stream.example_shape
     name = config.model or ("conv4" if len(shape) == 3 else "mlp")
     if name == "mlp":
         hidden = {} if config.width is None else {"hidden": (config.width, config.width)}
         return models.build(name, inputs=math.prod(shape), outputs=stream.outputs, **hidden)
     if len(shape) != 3:
-        raise ValueError(f"{name} takes pictures, and {config.data} has none: choose model mlp")
+        raise ValueError(f"{name} takes images, and {config.data} has none: choose model mlp")
     channels, size, _ = shape
     width = {} if config.width is None else {"width": config.width}
     return models.build(name, ways=stream.outputs, channels=channels, image_size=size, **width)
@@ -54,7 +54,7 @@ def build_model(config: RunConfig, stream: TaskStream) -> nn.Module:
 def build_learner(
     config: RunConfig, stream: TaskStream, device: torch.device | None = None
 ) -> Learner:
-    """The learner of a run, at its seeded start."""
+    """Return the learner of a run, at its seeded initialisation."""
     device = device or torch.device("cpu")
     torch.manual_seed(config.seed)
     model = build_model(config, stream).to(getattr(torch, config.dtype))
@@ -77,12 +77,12 @@ def build_learner(
 
 
 def _gains_by_vmap(model: nn.Module, device: torch.device) -> bool:
-    """Small operations gain by being done for all tasks at once; a CPU's convolutions lose."""
+    """Return whether vmap is faster: small operations gain by it, a CPU's convolutions lose."""
     return device.type != "cpu" or not any(isinstance(m, nn.Conv2d) for m in model.modules())
 
 
 def extra_parameters(method: str, model: nn.Module) -> int:
-    """What a method meta-learns beside the start; the model may be on the meta device."""
+    """Return how many parameters a method learns beside the start; the model may be a meta one."""
     learner = make_learner(method, model)
     learned, start = (
         sum(p.numel() for p in module.parameters() if p.requires_grad)
@@ -92,5 +92,5 @@ def extra_parameters(method: str, model: nn.Module) -> int:
 
 
 def use_precision(learner: Learner, config: RunConfig) -> None:
-    """Lets the model's operations run in the type that the run asks for."""
+    """Let the model's operations run in the type that the run asks for."""
     learner.autocast = torch.bfloat16 if config.autocast == "bf16" else None
