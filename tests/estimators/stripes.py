@@ -1,4 +1,4 @@
-"""Small starts and small tasks: pictures of stripes, told apart by an untrained network."""
+"""Small starts and small tasks: images of stripes, told apart by an untrained network."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ SIZE = 28
 
 
 def stripes(classes: int, each: int, seed: int = 0) -> tuple[NDArray[np.uint8], list[str]]:
-    """Pictures (n, 28, 28) of noisy stripes, whose direction and width make the class."""
+    """Images (n, 28, 28) of noisy stripes, whose direction and width make the class."""
     random = np.random.default_rng(seed)
     rows, columns = np.mgrid[:SIZE, :SIZE]
-    pictures, labels = [], []
+    images, labels = [], []
     for c in range(classes):
         angle = np.pi * c / classes
         wave = np.sin((np.cos(angle) * rows + np.sin(angle) * columns) * (0.5 + 0.2 * c))
         for _ in range(each):
             noise = random.normal(scale=0.2, size=wave.shape)
-            pictures.append(np.clip(127 + 90 * (wave + noise), 0, 255).astype(np.uint8))
+            images.append(np.clip(127 + 90 * (wave + noise), 0, 255).astype(np.uint8))
             labels.append(f"class {c}")
-    return np.stack(pictures), labels
+    return np.stack(images), labels
 
 
 def start(method: str = "maml", **options) -> mm.Learner:

@@ -1,4 +1,4 @@
-"""`metamirror adapt`, `predict` and `export` on folders of pictures."""
+"""`metamirror adapt`, `predict` and `export` on folders of images."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ NAMES = ["birch", "élan", "a b"]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """Pictures of three classes to adapt to, and one more of each."""
-    root = tmp_path_factory.mktemp("pictures")
+    """Images of three classes to adapt to, and one more of each."""
+    root = tmp_path_factory.mktemp("images")
     for part, each, seed in (("support", 2, 0), ("new", 1, 1)):
-        pictures, labels = stripes(classes=3, each=each, seed=seed)
-        for i, (picture, label) in enumerate(zip(pictures, labels, strict=True)):
+        images, labels = stripes(classes=3, each=each, seed=seed)
+        for i, (image, label) in enumerate(zip(images, labels, strict=True)):
             place = root / part / NAMES[int(label[-1])]
             place.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(picture).resize((50, 40)).save(place / f"{i}.png")
+            Image.fromarray(image).resize((50, 40)).save(place / f"{i}.png")
     mm.save(start(), root / "start")
     return root
 
@@ -37,30 +37,30 @@ def model(folder: Path) -> Path:
     return folder / "model"
 
 
-def new_pictures(folder: Path) -> list[str]:
+def new_images(folder: Path) -> list[str]:
     return [str(next((folder / "new" / name).iterdir())) for name in NAMES]
 
 
 def test_folders_in_predictions_out(folder: Path, model: Path, capsys):
-    pictures = new_pictures(folder)
-    assert main(["predict", str(model), *pictures]) == 0
+    images = new_images(folder)
+    assert main(["predict", str(model), *images]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.partition(": ")[0] for line in lines] == pictures
+    assert [line.partition(": ")[0] for line in lines] == images
     assert [line.partition(": ")[2].rpartition(" (")[0] for line in lines] == NAMES
 
 
 def test_json_is_one_document(folder: Path, model: Path, capsys):
-    pictures = new_pictures(folder)
-    assert main(["predict", str(model), *pictures, "--json"]) == 0
+    images = new_images(folder)
+    assert main(["predict", str(model), *images, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["classes"] == sorted(NAMES)
     assert [row["label"] for row in found["predictions"]] == NAMES
-    expected = mm.FewShotClassifier.load(model).predict_proba(pictures)
+    expected = mm.FewShotClassifier.load(model).predict_proba(images)
     assert [row["probabilities"] for row in found["predictions"]] == expected.tolist()
 
 
 def test_adapting_says_what_it_did(folder: Path, tmp_path: Path, capsys):
-    (folder / "support" / "notes.txt").write_text("not a picture")
+    (folder / "support" / "notes.txt").write_text("not an image")
     words = ["adapt", "glyphs-maml", "--support", str(folder / "support"), "--json", "--invert"]
     assert main([*words, "--out", str(tmp_path / "m"), "--early-stopping", "--calibrate"]) == 0
     printed = capsys.readouterr()
@@ -105,7 +105,7 @@ def test_mistakes_end_with_exit_code_2(folder: Path, model: Path, tmp_path: Path
     mm.FewShotRegressor(mm.make_learner("maml", mm.models.MLP(1, 1))).fit([[0.0]], [0.0]).save(
         regressor
     )
-    picture = new_pictures(folder)[0]
+    image = new_images(folder)[0]
     cases = {
         ("adapt", "glyphs-magic", *support, *out): "glyphs-magic",
         ("adapt", "glyphs-maml", "--support", str(tmp_path / "no"), *out): "there is no folder",
@@ -116,13 +116,13 @@ def test_mistakes_end_with_exit_code_2(folder: Path, model: Path, tmp_path: Path
         ("adapt", "sinusoid-metasgd", *support, *out): "does not consist of numbers",
         ("adapt", "glyphs-maml", *support, "--out", str(tmp_path)): "is a folder",
         ("adapt", "glyphs-maml", *support, "--out", str(tmp_path / "a/b")): "there is no folder",
-        ("predict", str(tmp_path / "none"), picture): "there is no",
-        ("predict", str(damaged), picture): "damaged",
+        ("predict", str(tmp_path / "none"), image): "there is no",
+        ("predict", str(damaged), image): "damaged",
         ("predict", str(model)): "which images",
         ("predict", str(model), str(tmp_path / "none.png")): "there is no image",
         ("predict", str(model), __file__): "neither png, jpeg",
         ("predict", str(model), str(tmp_path)): "is a folder",
-        ("predict", str(regressor), picture): "does not take images",
+        ("predict", str(regressor), image): "does not take images",
         ("export", str(model), "--format", "tflite", *out): "tflite",
         ("export", str(damaged), *out): "damaged",
     }
@@ -137,7 +137,7 @@ def test_mistakes_end_with_exit_code_2(folder: Path, model: Path, tmp_path: Path
 
 def test_a_model_from_python_serves_the_command(folder: Path, tmp_path: Path, capsys):
     fitted(steps=20).save(tmp_path / "m")
-    assert main(["predict", str(tmp_path / "m"), *new_pictures(folder)]) == 0
+    assert main(["predict", str(tmp_path / "m"), *new_images(folder)]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 3
 
 
@@ -148,7 +148,7 @@ def test_names_cannot_command_the_terminal(folder: Path, tmp_path: Path, capsys)
             (tmp_path / own / file.name).write_bytes(file.read_bytes())
     out = str(tmp_path / "model")
     assert main(["adapt", str(folder / "start"), "--support", str(tmp_path), "--out", out]) == 0
-    assert main(["predict", out, *new_pictures(folder)]) == 0
+    assert main(["predict", out, *new_images(folder)]) == 0
     assert main(["predict", out, str(tmp_path / "\x1b[2J.png")]) == 2
     captured = capsys.readouterr()
     assert "\\x1b[2Jred\\nfine" in captured.out

@@ -67,9 +67,9 @@ def test_every_part_leaves_every_class_to_the_others():
 
 def test_the_temperature_is_that_of_predictions_for_held_out_examples():
     learner = start(norm="inductive")
-    pictures, _ = stripes(classes=3, each=2)
+    images, _ = stripes(classes=3, each=2)
     support = mm.Batch(
-        torch.from_numpy(pictures).float()[:, None] / 255, torch.tensor([0, 0, 1, 1, 2, 2])
+        torch.from_numpy(images).float()[:, None] / 255, torch.tensor([0, 0, 1, 1, 2, 2])
     )
     run = partial(adapt, learner, steps=3, lr=0.1)
     logits = torch.zeros(6, 3)

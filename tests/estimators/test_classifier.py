@@ -19,10 +19,10 @@ methods = pytest.mark.parametrize("method", mm.METHODS)
 
 @methods
 def test_it_adapts_as_the_learner_does(method: str):
-    pictures, labels = stripes(classes=5, each=2)
+    images, labels = stripes(classes=5, each=2)
     learner = start(method, norm="inductive")
-    clf = mm.FewShotClassifier(learner, random_state=7).fit(pictures, labels)
-    x = torch.from_numpy(pictures).float().unsqueeze(1) / 255
+    clf = mm.FewShotClassifier(learner, random_state=7).fit(images, labels)
+    x = torch.from_numpy(images).float().unsqueeze(1) / 255
     y = torch.arange(5).repeat_interleave(2)
     adapted = learner.adapt(mm.Batch(x, y), seed=7)
     new, _ = stripes(classes=5, each=3, seed=1)
@@ -32,7 +32,7 @@ def test_it_adapts_as_the_learner_does(method: str):
 
 
 @methods
-def test_a_prediction_depends_on_its_own_picture_alone(method: str):
+def test_a_prediction_depends_on_its_own_image_alone(method: str):
     clf = fitted(method)
     new, _ = stripes(classes=3, each=7, seed=1)
     together = clf.predict_proba(new)
@@ -49,26 +49,26 @@ def test_it_learns():
 
 @pytest.mark.parametrize("method", ["maml", "metasgd", "anil", "blockiaf"])
 def test_outputs_without_a_class_have_no_say(method: str):
-    pictures, labels = stripes(classes=3, each=2)
+    images, labels = stripes(classes=3, each=2)
     learner = start(method)
-    expected = mm.FewShotClassifier(learner).fit(pictures, labels).predict_proba(pictures)
+    expected = mm.FewShotClassifier(learner).fit(images, labels).predict_proba(images)
     with torch.no_grad():
         learner.model.head.bias[3:] += 5.0
         learner.model.head.bias[3:] *= 7.0
-    found = mm.FewShotClassifier(learner).fit(pictures, labels)
+    found = mm.FewShotClassifier(learner).fit(images, labels)
     # blockIAF's map lets no other parameter depend on the last layer's bias.
-    np.testing.assert_allclose(found.predict_proba(pictures), expected, atol=1e-6)
-    assert found.predict_proba(pictures).shape == (6, 3)
+    np.testing.assert_allclose(found.predict_proba(images), expected, atol=1e-6)
+    assert found.predict_proba(images).shape == (6, 3)
 
 
 def test_losses_are_those_before_each_step_and_after_the_last():
-    pictures, labels = stripes(classes=3, each=2)
-    longer = mm.FewShotClassifier(start(), steps=4).fit(pictures, labels)
-    shorter = mm.FewShotClassifier(start(), steps=3).fit(pictures, labels)
+    images, labels = stripes(classes=3, each=2)
+    longer = mm.FewShotClassifier(start(), steps=4).fit(images, labels)
+    shorter = mm.FewShotClassifier(start(), steps=3).fit(images, labels)
     assert (longer.n_steps_, shorter.n_steps_) == (4, 3)
     assert len(longer.losses_) == 5
     torch.testing.assert_close(longer.losses_[:4], shorter.losses_, rtol=1e-4, atol=1e-5)
-    by_hand = -np.log(longer.predict_proba(pictures)[np.arange(6), np.arange(6) // 2]).mean()
+    by_hand = -np.log(longer.predict_proba(images)[np.arange(6), np.arange(6) // 2]).mean()
     assert longer.losses_[-1] == pytest.approx(by_hand, abs=1e-5)
     assert longer.adaptation_seconds_ > 0
 
@@ -102,104 +102,102 @@ def test_the_step_size_can_be_changed():
     ids=str,
 )
 def test_labels_are_anything_that_can_be_hashed(labels, classes, kind):
-    pictures, _ = stripes(classes=3, each=1)
-    clf = mm.FewShotClassifier(start(), steps=30).fit(pictures, labels)
+    images, _ = stripes(classes=3, each=1)
+    clf = mm.FewShotClassifier(start(), steps=30).fit(images, labels)
     assert clf.classes_.tolist() == classes
     assert clf.classes_.dtype.kind == kind
     given = labels.tolist() if hasattr(labels, "tolist") else labels
-    assert clf.predict(pictures).tolist() == given
-    assert clf.score(pictures, labels) == 1.0
+    assert clf.predict(images).tolist() == given
+    assert clf.score(images, labels) == 1.0
 
 
 def test_names_of_classes_decide_nothing_but_their_order():
-    pictures, _ = stripes(classes=3, each=1)
-    named = mm.FewShotClassifier(start()).fit(pictures, ["x", "y", "z"])
-    numbered = mm.FewShotClassifier(start()).fit(pictures, [0, 1, 2])
-    np.testing.assert_array_equal(named.predict_proba(pictures), numbered.predict_proba(pictures))
+    images, _ = stripes(classes=3, each=1)
+    named = mm.FewShotClassifier(start()).fit(images, ["x", "y", "z"])
+    numbered = mm.FewShotClassifier(start()).fit(images, [0, 1, 2])
+    np.testing.assert_array_equal(named.predict_proba(images), numbered.predict_proba(images))
 
 
 def test_shots_may_be_unequal():
-    pictures, labels = stripes(classes=2, each=4)
-    clf = mm.FewShotClassifier(start()).fit(pictures[:6], labels[:6])
-    assert clf.predict_proba(pictures).shape == (8, 2)
+    images, labels = stripes(classes=2, each=4)
+    clf = mm.FewShotClassifier(start()).fit(images[:6], labels[:6])
+    assert clf.predict_proba(images).shape == (8, 2)
 
 
 def test_partial_fit_adapts_again_to_all_examples():
-    pictures, labels = stripes(classes=4, each=2)
-    at_once = mm.FewShotClassifier(start()).fit(pictures, labels)
+    images, labels = stripes(classes=4, each=2)
+    at_once = mm.FewShotClassifier(start()).fit(images, labels)
     bit_by_bit = mm.FewShotClassifier(start())
     for rows in (slice(0, 4), slice(4, 7), slice(7, 8)):
         # The fourth class comes late.
-        bit_by_bit.partial_fit(pictures[rows], labels[rows])
+        bit_by_bit.partial_fit(images[rows], labels[rows])
     assert bit_by_bit.classes_.tolist() == at_once.classes_.tolist()
-    np.testing.assert_array_equal(
-        bit_by_bit.predict_proba(pictures), at_once.predict_proba(pictures)
-    )
+    np.testing.assert_array_equal(bit_by_bit.predict_proba(images), at_once.predict_proba(images))
 
 
 def test_a_failed_partial_fit_changes_nothing():
     clf = fitted()
-    pictures, _ = stripes(classes=3, each=1, seed=2)
-    before = clf.predict_proba(pictures)
+    images, _ = stripes(classes=3, each=1, seed=2)
+    before = clf.predict_proba(images)
     with pytest.raises(ValueError, match="6 classes"):
-        clf.partial_fit(pictures, ["new", "newer", "newest"])
-    np.testing.assert_array_equal(clf.predict_proba(pictures), before)
+        clf.partial_fit(images, ["new", "newer", "newest"])
+    np.testing.assert_array_equal(clf.predict_proba(images), before)
     assert len(clf.support_.x) == 6
-    clf.partial_fit(pictures, ["class 0", "class 1", "class 2"])
+    clf.partial_fit(images, ["class 0", "class 1", "class 2"])
     assert len(clf.support_.x) == 9
 
 
 def test_partial_fit_refuses_labels_that_were_not_announced():
-    pictures, labels = stripes(classes=3, each=1)
+    images, labels = stripes(classes=3, each=1)
     with pytest.raises(ValueError, match="'class 2', which is not in classes"):
-        mm.FewShotClassifier(start()).partial_fit(pictures, labels, classes=labels[:2])
+        mm.FewShotClassifier(start()).partial_fit(images, labels, classes=labels[:2])
 
 
 @pytest.mark.parametrize("names", [["one", 1, "two"], [("x", 0), ("x", 1), "y"]], ids=str)
 def test_labels_of_any_kind_can_be_announced(names):
-    pictures, _ = stripes(classes=3, each=1)
-    clf = mm.FewShotClassifier(start()).partial_fit(pictures, names, classes=names)
+    images, _ = stripes(classes=3, each=1)
+    clf = mm.FewShotClassifier(start()).partial_fit(images, names, classes=names)
     assert set(clf.classes_) == set(names)
 
 
 def test_parameters_that_are_set_count_at_the_next_fit(tmp_path):
-    pictures, labels = stripes(classes=3, each=2)
+    images, labels = stripes(classes=3, each=2)
     clf = fitted()
-    before = clf.predict_proba(pictures)
+    before = clf.predict_proba(images)
     clf.set_params(invert=True)
-    np.testing.assert_array_equal(clf.predict_proba(pictures), before)
+    np.testing.assert_array_equal(clf.predict_proba(images), before)
     np.testing.assert_allclose(
-        AdaptedModule(clf.fitted_)(torch.from_numpy(pictures / 255).float()[:, None]),
+        AdaptedModule(clf.fitted_)(torch.from_numpy(images / 255).float()[:, None]),
         before,
         atol=1e-5,
     )
     clf.save(tmp_path / "model")
     again = mm.FewShotClassifier.load(tmp_path / "model")
-    np.testing.assert_array_equal(again.predict_proba(pictures), before)
-    clf.partial_fit(pictures, labels)
+    np.testing.assert_array_equal(again.predict_proba(images), before)
+    clf.partial_fit(images, labels)
     assert torch.equal(clf.support_.x[:6], clf.support_.x[6:])
-    clf.fit(pictures, labels)
+    clf.fit(images, labels)
     torch.testing.assert_close(clf.support_.x, 1 - again.support_.x)
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_it_adapts_where_gradients_are_switched_off(mode):
-    pictures, labels = stripes(classes=3, each=2)
-    expected = fitted().partial_fit(pictures, labels).predict_proba(pictures)
+    images, labels = stripes(classes=3, each=2)
+    expected = fitted().partial_fit(images, labels).predict_proba(images)
     with mode():
-        found = fitted().partial_fit(torch.from_numpy(pictures), labels).predict_proba(pictures)
+        found = fitted().partial_fit(torch.from_numpy(images), labels).predict_proba(images)
     np.testing.assert_array_equal(found, expected)
 
 
 def test_several_threads_may_ask_and_save_one_model(tmp_path):
     clf = fitted(steps=20)
-    pictures, _ = stripes(classes=3, each=4, seed=1)
-    expected, content = clf.predict_proba(pictures), pack(clf.fitted_, clf.get_params())
+    images, _ = stripes(classes=3, each=4, seed=1)
+    expected, content = clf.predict_proba(images), pack(clf.fitted_, clf.get_params())
 
     def use(i: int) -> bool:
         if i % 4 == 0:
             return pack(clf.fitted_, clf.get_params()) == content
-        return np.array_equal(clf.predict_proba(pictures), expected)
+        return np.array_equal(clf.predict_proba(images), expected)
 
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(use, range(80)))
@@ -227,11 +225,11 @@ def test_early_stopping_ends_where_steps_gain_little():
 
 def test_early_stopping_takes_back_a_step_that_hurts():
     wild = {"lr": 30.0, "steps": 5}
-    pictures, labels = stripes(classes=3, each=2)
-    losses = mm.FewShotClassifier(start(), **wild).fit(pictures, labels).losses_
+    images, labels = stripes(classes=3, each=2)
+    losses = mm.FewShotClassifier(start(), **wild).fit(images, labels).losses_
     rise = next(k for k, change in enumerate(np.diff(losses)) if change > 0)
     careful = mm.FewShotClassifier(start(), early_stopping=True, tol=0.0, **wild)
-    assert careful.fit(pictures, labels).n_steps_ == rise
+    assert careful.fit(images, labels).n_steps_ == rise
     np.testing.assert_allclose(careful.losses_, losses[: rise + 1], rtol=1e-4)
 
 

@@ -47,12 +47,12 @@ def test_neither_paper_nor_place_nor_size_decide(clf: mm.FewShotClassifier, how:
     assert clf.predict([drawn(sign, **how) for sign in SIGNS]).tolist() == list(SIGNS)
 
 
-def test_a_picture_is_the_same_in_every_form(clf: mm.FewShotClassifier, tmp_path: Path):
-    picture = drawn("corner")
-    picture.save(tmp_path / "corner.png")
-    array = np.asarray(picture)
-    forms = [[picture], [tmp_path / "corner.png"], array[None], array[None] / 255, [array]]
-    forms += [np.repeat(array[None, ..., None], 3, 3), [picture.convert("RGBA")]]
+def test_an_image_is_the_same_in_every_form(clf: mm.FewShotClassifier, tmp_path: Path):
+    image = drawn("corner")
+    image.save(tmp_path / "corner.png")
+    array = np.asarray(image)
+    forms = [[image], [tmp_path / "corner.png"], array[None], array[None] / 255, [array]]
+    forms += [np.repeat(array[None, ..., None], 3, 3), [image.convert("RGBA")]]
     expected = clf.predict_proba(forms[0])
     for form in forms[1:]:
         np.testing.assert_array_equal(clf.predict_proba(form), expected)
@@ -94,8 +94,8 @@ def test_a_command_away(tmp_path: Path, capsys):
     words = ["adapt", "glyphs-maml", "--support", str(tmp_path / "support"), "--ink"]
     assert main([*words, "--out", str(tmp_path / "model")]) == 0
     assert "note" not in capsys.readouterr().err
-    pictures = [str(tmp_path / f"{sign}.png") for sign in SIGNS]
-    assert main(["predict", str(tmp_path / "model"), *pictures]) == 0
+    images = [str(tmp_path / f"{sign}.png") for sign in SIGNS]
+    assert main(["predict", str(tmp_path / "model"), *images]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(": ")[1].split()[0] for line in lines] == list(SIGNS)
 

@@ -16,15 +16,15 @@ from tests.estimators.stripes import fitted, start, stripes
 GREY = Images(channels=1, size=28, invert=False)
 COLOUR = Images(channels=3, size=32, invert=False)
 
-pictures, _ = stripes(classes=3, each=1)
-expected = torch.from_numpy(pictures).float().unsqueeze(1) / 255
+images, _ = stripes(classes=3, each=1)
+expected = torch.from_numpy(images).float().unsqueeze(1) / 255
 
 
 def files(folder, suffix: str = "png") -> list:
     paths = []
-    for i, picture in enumerate(pictures):
+    for i, image in enumerate(images):
         paths.append(folder / f"{i}.{suffix}")
-        Image.fromarray(picture).save(paths[-1])
+        Image.fromarray(image).save(paths[-1])
     return paths
 
 
@@ -45,45 +45,45 @@ class Column:
 
 
 FORMS = {
-    "bytes": lambda _: pictures,
-    "bytes, channels first": lambda _: pictures[:, None],
-    "bytes, channels last": lambda _: pictures[..., None],
-    "a tensor of bytes": lambda _: torch.from_numpy(pictures),
-    "floats": lambda _: pictures / 255,
-    "a tensor of floats": lambda _: torch.from_numpy(pictures / 255)[:, None],
-    "rows of a table": lambda _: (pictures / 255).reshape(3, -1),
-    "a list of arrays": lambda _: list(pictures),
-    "a list of tensors": lambda _: [torch.from_numpy(p)[None] for p in pictures],
-    "lists of numbers": lambda _: (pictures / 255).tolist(),
-    "PIL": lambda _: [Image.fromarray(p) for p in pictures],
-    "PIL in colour": lambda _: [Image.fromarray(p).convert("RGB") for p in pictures],
-    "PIL with alpha": lambda _: [Image.fromarray(p).convert("RGBA") for p in pictures],
-    "PIL in floats": lambda _: [Image.fromarray((p / 255).astype(np.float32)) for p in pictures],
-    "an array of objects": lambda _: objects([Image.fromarray(p) for p in pictures]),
+    "bytes": lambda _: images,
+    "bytes, channels first": lambda _: images[:, None],
+    "bytes, channels last": lambda _: images[..., None],
+    "a tensor of bytes": lambda _: torch.from_numpy(images),
+    "floats": lambda _: images / 255,
+    "a tensor of floats": lambda _: torch.from_numpy(images / 255)[:, None],
+    "rows of a table": lambda _: (images / 255).reshape(3, -1),
+    "a list of arrays": lambda _: list(images),
+    "a list of tensors": lambda _: [torch.from_numpy(p)[None] for p in images],
+    "lists of numbers": lambda _: (images / 255).tolist(),
+    "PIL": lambda _: [Image.fromarray(p) for p in images],
+    "PIL in colour": lambda _: [Image.fromarray(p).convert("RGB") for p in images],
+    "PIL with alpha": lambda _: [Image.fromarray(p).convert("RGBA") for p in images],
+    "PIL in floats": lambda _: [Image.fromarray((p / 255).astype(np.float32)) for p in images],
+    "an array of objects": lambda _: objects([Image.fromarray(p) for p in images]),
     "files": files,
     "files as words": lambda folder: [str(path) for path in files(folder)],
     "an array of words": lambda folder: np.array([str(path) for path in files(folder)]),
     "a column of files": lambda folder: Column([str(path) for path in files(folder)]),
-    "a column of arrays": lambda _: Column(list(pictures)),
+    "a column of arrays": lambda _: Column(list(images)),
     "bmp": lambda folder: files(folder, "bmp"),
-    "some of each": lambda folder: [files(folder)[0], pictures[1], Image.fromarray(pictures[2])],
+    "some of each": lambda folder: [files(folder)[0], images[1], Image.fromarray(images[2])],
 }
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_every_form_gives_the_same_pictures(form: str, tmp_path):
+def test_every_form_gives_the_same_images(form: str, tmp_path):
     found = GREY.read(FORMS[form](tmp_path))
     assert found.dtype == torch.float32
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
 
 
-def test_pictures_of_the_right_size_keep_every_bit():
+def test_images_of_the_right_size_keep_every_bit():
     exact = np.random.default_rng(0).random((2, 28, 28), np.float32)
     assert torch.equal(GREY.read(exact)[:, 0], torch.from_numpy(exact))
 
 
 def test_dark_and_light_change_places():
-    inverted = Images(1, 28, invert=True).read(255 - pictures)
+    inverted = Images(1, 28, invert=True).read(255 - images)
     torch.testing.assert_close(inverted, expected, rtol=0, atol=1e-6)
 
 
@@ -107,19 +107,19 @@ def test_sizes_and_colours_are_brought_to_the_networks(tmp_path):
     assert torch.equal(cut_out, whole), "not the middle square"
 
 
-def test_grey_pictures_serve_a_network_for_colours():
+def test_grey_images_serve_a_network_for_colours():
     found = COLOUR.read(np.full((2, 10, 10), 51, np.uint8))
     torch.testing.assert_close(found, torch.full((2, 3, 32, 32), 0.2))
 
 
-def test_each_picture_is_scaled_by_itself():
+def test_each_image_is_scaled_by_itself():
     large = np.random.default_rng(0).integers(0, 256, (4, 40, 60), dtype=np.uint8)
     together = GREY.read(large)
     assert torch.equal(together, torch.cat([GREY.read(row[None]) for row in large]))
 
 
 def test_the_camera_was_held_upright(tmp_path):
-    turned = Image.fromarray(pictures[0].T)
+    turned = Image.fromarray(images[0].T)
     exif = turned.getexif()
     exif[0x0112] = 5  # transposed
     turned.save(tmp_path / "turned.png", exif=exif)
@@ -134,36 +134,36 @@ def a_bomb() -> Image.Image:
 nan, inf = float("nan"), float("inf")
 REFUSED = {
     "one path": ("letter.png", r"'letter\.png'; give a list of images, even of one"),
-    "one PIL picture": (Image.new("L", (28, 28)), "give a list of images"),
-    "one picture in colour": (np.zeros((40, 50, 3), np.uint8), r"\(40, 50, 3\), which is one im"),
+    "one PIL image": (Image.new("L", (28, 28)), "give a list of images"),
+    "one image in colour": (np.zeros((40, 50, 3), np.uint8), r"\(40, 50, 3\), which is one im"),
     "PIL's floats up to 255": (
-        [Image.fromarray(pictures[0].astype(np.float32))],
+        [Image.fromarray(images[0].astype(np.float32))],
         r"X\[0\] holds floats from 0 to 249",
     ),
     "a folder": ([Path(__file__).parent], "is a folder: give the images in it"),
     "no file": (["nowhere.png"], r"there is no image nowhere\.png"),
-    "not a picture": ([__file__], "test_inputs.py is empty, damaged, or neither png"),
+    "not an image": ([__file__], "test_inputs.py is empty, damaged, or neither png"),
     "NaN": (np.full((2, 28, 28), nan), r"holds NaN or inf, first nan at index \(0, 0, 0\)"),
     "infinity": (np.full((2, 28, 28), -inf), "holds NaN or inf, first -inf"),
-    "floats up to 255": (pictures.astype(float), r"floats from 0 to 255.*in 0\.\.1.*divide"),
-    "negative floats": (-(pictures / 255), "floats from -1 to -?0"),
-    "whole numbers": (pictures.astype(int), r"int64; images are bytes in 0\.\.255 \(uint8\)"),
-    "complex": (pictures * 1j, "Complex data not supported"),
+    "floats up to 255": (images.astype(float), r"floats from 0 to 255.*in 0\.\.1.*divide"),
+    "negative floats": (-(images / 255), "floats from -1 to -?0"),
+    "whole numbers": (images.astype(int), r"int64; images are bytes in 0\.\.255 \(uint8\)"),
+    "complex": (images * 1j, "Complex data not supported"),
     "two channels": (np.zeros((2, 2, 28, 28)), r"\(2, 2, 28, 28\); images are \(examples, he"),
     "five axes": (np.zeros((1, 1, 1, 28, 28)), r"\(1, 1, 1, 28, 28\)"),
     "no square": (np.zeros((2, 783)), "rows of 783 values, which is no square image"),
-    "no pictures": (np.zeros((0, 28, 28)), r"\(0, 28, 28\); give at least one image"),
+    "no images": (np.zeros((0, 28, 28)), r"\(0, 28, 28\); give at least one image"),
     "an empty list": ([], "give at least one image"),
     "no pixels": (np.zeros((3, 0, 28)), r"\(3, 0, 28\)"),
     "ragged lists": ([[0.0], [0.0, 1.0]], "X does not make an array"),
     "something else": (object(), "give at least one image"),
     "too many pixels": ([a_bomb()], r"X\[0\] claims too many pixels \(10,000 x 10,000 pixels\)"),
-    "a wrong one in a list": ([pictures[0], np.zeros((28, 28), int)], r"X\[1\] holds int64"),
+    "a wrong one in a list": ([images[0], np.zeros((28, 28), int)], r"X\[1\] holds int64"),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_is_no_picture_is_refused(case: str):
+def test_what_is_no_image_is_refused(case: str):
     wrong, words = REFUSED[case]
     with pytest.raises(ValueError, match=words):
         GREY.read(wrong)
@@ -209,7 +209,7 @@ def test_a_mistake_is_named(case: str):
     params, labels, words = MISTAKES[case]
     clf = mm.FewShotClassifier(**{"start": start(), **params})
     with pytest.raises(ValueError, match=words):
-        clf.fit(pictures, labels)
+        clf.fit(images, labels)
 
 
 def test_too_many_classes_are_refused_with_the_ways_out():
@@ -221,10 +221,10 @@ def test_too_many_classes_are_refused_with_the_ways_out():
 @pytest.mark.parametrize("ask", ["predict", "predict_proba", "save"])
 def test_before_fit_nothing_can_be_asked(ask: str, tmp_path):
     with pytest.raises(ValueError, match="not fitted yet"):
-        getattr(mm.FewShotClassifier(), ask)(tmp_path if ask == "save" else pictures)
+        getattr(mm.FewShotClassifier(), ask)(tmp_path if ask == "save" else images)
 
 
-def test_a_network_of_ones_own_says_that_it_takes_pictures_or_gets_numbers():
+def test_a_network_of_ones_own_says_that_it_takes_images_or_gets_numbers():
     torch.manual_seed(0)
     learner = mm.make_learner("maml", mm.models.MLP(inputs=5, outputs=3), lr=0.1)
     x = np.random.default_rng(0).normal(size=(6, 5)) * 100

@@ -18,7 +18,7 @@ from metamirror.storage.tensor_file import DamagedFileError
 from tests.estimators.stripes import fitted, start, stripes
 from tests.networks import Awkward
 
-pictures, labels = stripes(classes=3, each=3, seed=1)
+images, labels = stripes(classes=3, each=3, seed=1)
 
 
 @pytest.mark.parametrize(
@@ -28,8 +28,8 @@ def test_the_same_bits_come_back(method: str, tmp_path: Path):
     clf = fitted(method, random_state=3)
     clf.save(tmp_path / "model")
     again = mm.FewShotClassifier.load(tmp_path / "model")
-    np.testing.assert_array_equal(again.predict_proba(pictures), clf.predict_proba(pictures))
-    assert again.predict(pictures).tolist() == clf.predict(pictures).tolist()
+    np.testing.assert_array_equal(again.predict_proba(images), clf.predict_proba(images))
+    assert again.predict(images).tolist() == clf.predict(images).tolist()
     for name in ("losses_", "n_steps_", "adaptation_seconds_", "temperature_"):
         assert getattr(again, name) == getattr(clf, name)
     assert again.get_params().keys() == clf.get_params().keys()
@@ -40,9 +40,9 @@ def test_it_can_be_added_to_and_fitted_anew(tmp_path: Path):
     clf.save(tmp_path / "model")
     again = mm.FewShotClassifier.load(tmp_path / "model")
     for one in (clf, again):
-        one.partial_fit(pictures, labels)
-    np.testing.assert_array_equal(again.predict_proba(pictures), clf.predict_proba(pictures))
-    again.fit(pictures, labels)
+        one.partial_fit(images, labels)
+    np.testing.assert_array_equal(again.predict_proba(images), clf.predict_proba(images))
+    again.fit(images, labels)
     assert len(again.support_.x) == 9
 
 
@@ -63,18 +63,18 @@ def test_numbers_of_numpy_are_numbers(tmp_path: Path):
 
 def test_the_name_of_a_shipped_start_stays(tmp_path: Path):
     clf = mm.FewShotClassifier("glyphs-maml", steps=1, invert=True, calibrate=True)
-    clf.fit(pictures, labels).save(tmp_path / "model")
+    clf.fit(images, labels).save(tmp_path / "model")
     again = mm.FewShotClassifier.load(tmp_path / "model")
     assert again.get_params() == clf.get_params()
     assert again.temperature_ == clf.temperature_ != 1.0
-    np.testing.assert_array_equal(again.predict_proba(pictures), clf.predict_proba(pictures))
+    np.testing.assert_array_equal(again.predict_proba(images), clf.predict_proba(images))
 
 
 @pytest.mark.parametrize(
     "names", [["b", "a", "\0"], [1, 2, 10**30], [0.1, 2.5, 1e300], [None, "none", True]], ids=str
 )
 def test_labels_come_back_as_they_were(names: list, tmp_path: Path):
-    clf = mm.FewShotClassifier(start()).fit(pictures[::3], names)
+    clf = mm.FewShotClassifier(start()).fit(images[::3], names)
     clf.save(tmp_path / "model")
     again = mm.FewShotClassifier.load(tmp_path / "model")
     assert again.classes_.tolist() == clf.classes_.tolist()
@@ -84,7 +84,7 @@ def test_labels_come_back_as_they_were(names: list, tmp_path: Path):
 
 
 def test_labels_that_json_cannot_hold_are_refused(tmp_path: Path):
-    clf = mm.FewShotClassifier(start()).fit(pictures[::3], [("a", 1), ("a", 2), ("a", 3)])
+    clf = mm.FewShotClassifier(start()).fit(images[::3], [("a", 1), ("a", 2), ("a", 3)])
     with pytest.raises(ValueError, match=r"\('a', 1\) is a tuple.*words or numbers"):
         clf.save(tmp_path / "model")
     assert not list(tmp_path.iterdir())
@@ -93,7 +93,7 @@ def test_labels_that_json_cannot_hold_are_refused(tmp_path: Path):
 def test_what_a_file_cannot_hold_is_refused(tmp_path: Path):
     own_loss = mm.FewShotClassifier(start(loss=torch.nn.functional.cross_entropy))
     with pytest.raises(ValueError, match="a loss of your own"):
-        own_loss.fit(pictures, labels).save(tmp_path / "model")
+        own_loss.fit(images, labels).save(tmp_path / "model")
     generator = fitted(random_state=np.random.default_rng(0))
     with pytest.raises(ValueError, match=r"random_state.*cannot hold"):
         generator.save(tmp_path / "model")

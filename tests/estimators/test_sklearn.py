@@ -36,12 +36,12 @@ class AnyFeatures(nn.Module):
 torch.manual_seed(0)
 OF_FEATURES = mm.FewShotClassifier(mm.make_learner("maml", AnyFeatures(8), lr=0.1))
 OF_VALUES = mm.FewShotRegressor(mm.make_learner("maml", AnyFeatures(1), lr=0.1))
-OF_PICTURES = mm.FewShotClassifier("glyphs-maml")
+OF_IMAGES = mm.FewShotClassifier("glyphs-maml")
 
 HASHED = "the start is compared by joblib's hash, and torch's tensors do not hash by their values"
 COLUMN = "labels are one for each example: (n, 1) is refused with the way out, not reshaped"
 OUTPUTS = "the number of outputs is the start's: other numbers are refused with the way out"
-NO_PICTURES = "its X is a table of arbitrary numbers, and this start takes pictures"
+NO_IMAGES = "its X is a table of arbitrary numbers, and this start takes images"
 
 EXPECTED = {
     OF_FEATURES: {"check_estimators_overwrite_params": HASHED, "check_supervised_y_2d": COLUMN},
@@ -49,7 +49,7 @@ EXPECTED = {
         "check_estimators_overwrite_params": HASHED,
         "check_regressor_multioutput": OUTPUTS,
     },
-    OF_PICTURES: dict.fromkeys(
+    OF_IMAGES: dict.fromkeys(
         [
             "check_fit_score_takes_y",
             "check_estimators_overwrite_params",
@@ -83,7 +83,7 @@ EXPECTED = {
             "check_fit2d_predict1d",
             "check_requires_y_none",
         ],
-        NO_PICTURES,
+        NO_IMAGES,
     ),
 }
 
@@ -101,16 +101,16 @@ def test_scikit_learns_own_checks(estimator, check):
     check(estimator)
 
 
-pictures, labels = stripes(classes=3, each=4)
+images, labels = stripes(classes=3, each=4)
 
 
 def test_clones_are_unfitted_and_equal():
-    clf = mm.FewShotClassifier(start(), steps=2, calibrate=True).fit(pictures, labels)
+    clf = mm.FewShotClassifier(start(), steps=2, calibrate=True).fit(images, labels)
     copy = clone(clf)
     assert not hasattr(copy, "classes_")
     assert (copy.steps, copy.calibrate) == (2, True)
-    copy.fit(pictures, labels)
-    np.testing.assert_array_equal(copy.predict_proba(pictures), clf.predict_proba(pictures))
+    copy.fit(images, labels)
+    np.testing.assert_array_equal(copy.predict_proba(images), clf.predict_proba(images))
 
 
 def test_parameters_can_be_read_and_set():
@@ -129,22 +129,20 @@ def test_their_kinds_are_known():
 
 def test_cross_validation_and_search():
     clf = mm.FewShotClassifier(start(), steps=20)
-    scores = cross_val_score(clf, pictures, np.array(labels), cv=2)
+    scores = cross_val_score(clf, images, np.array(labels), cv=2)
     assert scores.shape == (2,)
     assert scores.mean() > 0.6
-    search = GridSearchCV(clf, {"steps": [0, 20]}, cv=2).fit(pictures, np.array(labels))
+    search = GridSearchCV(clf, {"steps": [0, 20]}, cv=2).fit(images, np.array(labels))
     assert search.best_params_ == {"steps": 20}
 
 
-def test_in_a_pipeline_rows_of_a_table_are_pictures():
-    table = pictures.reshape(len(pictures), -1).astype(float)
+def test_in_a_pipeline_rows_of_a_table_are_images():
+    table = images.reshape(len(images), -1).astype(float)
     scaled = make_pipeline(
         FunctionTransformer(lambda x: x / 255), mm.FewShotClassifier(start())
     ).fit(table, labels)
-    plain = mm.FewShotClassifier(start()).fit(pictures, labels)
-    np.testing.assert_allclose(
-        scaled.predict_proba(table), plain.predict_proba(pictures), atol=1e-5
-    )
+    plain = mm.FewShotClassifier(start()).fit(images, labels)
+    np.testing.assert_allclose(scaled.predict_proba(table), plain.predict_proba(images), atol=1e-5)
     assert scaled[-1].n_features_in_ == 784
     ranged = make_pipeline(MinMaxScaler(clip=True), mm.FewShotClassifier(start()))
     assert ranged.fit(table, labels).predict(table).shape == (12,)

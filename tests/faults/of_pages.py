@@ -22,7 +22,7 @@ from tests.faults.of_runs import as_json
 from tests.playground.drawings import request
 
 SOUND = {**request(steps=1), "start": PLAIN}
-PICTURE = {"image": SOUND["classes"][0]["examples"][0]}
+IMAGE = {"image": SOUND["classes"][0]["examples"][0]}
 PATHS = st.one_of(
     st.sampled_from(
         [
@@ -51,8 +51,8 @@ HEADERS = st.sampled_from(
 USUAL = [("host", "127.0.0.1:7860"), ("content-type", "application/json")]
 BODIES = st.one_of(
     damaged_document(SOUND).map(as_json),
-    damaged_document(PICTURE).map(as_json),
-    damaged_bytes(as_json(SOUND), as_json(PICTURE)),
+    damaged_document(IMAGE).map(as_json),
+    damaged_bytes(as_json(SOUND), as_json(IMAGE)),
     odd_values.map(as_json),
     st.integers(1, 3000).map(lambda n: b"[" * n),
 )

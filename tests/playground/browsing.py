@@ -161,7 +161,7 @@ class Browser:
             ".map((line) => line.getAttribute('points').split(' ').length)"
         )
 
-    def picture(self, path: Path) -> None:
+    def screenshot(self, path: Path) -> None:
         """The whole page as PNG."""
         size = self.driver.execute_cdp_cmd("Page.getLayoutMetrics", {})["cssContentSize"]
         clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}

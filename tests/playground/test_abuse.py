@@ -46,8 +46,8 @@ def without(name):
 
 NAME = ("classes", 0, "name")
 EXAMPLES = ("classes", 0, "examples")
-PICTURE = ("classes", 0, "examples", 0)
-STROKES = (*PICTURE, "strokes")
+IMAGE = ("classes", 0, "examples", 0)
+STROKES = (*IMAGE, "strokes")
 GREY = pixels(np.eye(28, dtype=np.uint8)[..., None] * 255)
 MANY = [{"name": f"class {i}", "examples": [draw("ring", i)]} for i in range(1000)]
 
@@ -97,9 +97,9 @@ WRONG = {
     "a parent with joiners": changed(NAME, ".\u200d."),
     "no examples": changed(EXAMPLES, []),
     "six examples": changed(EXAMPLES, [draw("ring", i) for i in range(6)]),
-    "a picture that is text": changed(PICTURE, "data:image/png;base64,AAAA"),
-    "a picture that is a path": changed(PICTURE, {"path": "/etc/passwd"}),
-    "both kinds of picture": changed(PICTURE, {**GREY, **draw("ring")}),
+    "an image that is text": changed(IMAGE, "data:image/png;base64,AAAA"),
+    "an image that is a path": changed(IMAGE, {"path": "/etc/passwd"}),
+    "both kinds of image": changed(IMAGE, {**GREY, **draw("ring")}),
     "no strokes": changed(STROKES, []),
     "an empty stroke": changed(STROKES, [[]]),
     "a point with one number": changed(STROKES, [[[0.5]]]),
@@ -109,17 +109,17 @@ WRONG = {
     "a point that is true": changed(STROKES, [[[True, False]]]),
     "too many strokes": changed(STROKES, [[[0.5, 0.5]]] * 101),
     "too many points": changed(STROKES, [[[0.5, 0.5]] * 100] * 50),
-    "a width of zero": changed(PICTURE, {**GREY, "width": 0}),
-    "a negative height": changed(PICTURE, {**GREY, "height": -28}),
-    "a picture of a gigapixel": changed(PICTURE, {**GREY, "width": 32768, "height": 32768}),
-    "two channels": changed(PICTURE, {**GREY, "channels": 2}),
-    "channels that are true": changed(PICTURE, {**GREY, "channels": True}),
-    "too few pixels": changed(PICTURE, {**GREY, "height": 29}),
-    "too many pixels": changed(PICTURE, {**GREY, "height": 27}),
-    "pixels that are no base64": changed(PICTURE, {**GREY, "pixels": "*" * 1048}),
-    "pixels that are not ascii": changed(PICTURE, {**GREY, "pixels": "é" * 1048}),
-    "pixels that are numbers": changed(PICTURE, {**GREY, "pixels": [0.5] * 784}),
-    "a blank picture": changed(PICTURE, {**GREY, "pixels": base64.b64encode(bytes(784)).decode()}),
+    "a width of zero": changed(IMAGE, {**GREY, "width": 0}),
+    "a negative height": changed(IMAGE, {**GREY, "height": -28}),
+    "an image of a gigapixel": changed(IMAGE, {**GREY, "width": 32768, "height": 32768}),
+    "two channels": changed(IMAGE, {**GREY, "channels": 2}),
+    "channels that are true": changed(IMAGE, {**GREY, "channels": True}),
+    "too few pixels": changed(IMAGE, {**GREY, "height": 29}),
+    "too many pixels": changed(IMAGE, {**GREY, "height": 27}),
+    "pixels that are no base64": changed(IMAGE, {**GREY, "pixels": "*" * 1048}),
+    "pixels that are not ascii": changed(IMAGE, {**GREY, "pixels": "é" * 1048}),
+    "pixels that are numbers": changed(IMAGE, {**GREY, "pixels": [0.5] * 784}),
+    "a blank image": changed(IMAGE, {**GREY, "pixels": base64.b64encode(bytes(784)).decode()}),
 }
 
 MALFORMED = {
@@ -134,9 +134,7 @@ MALFORMED = {
     "NaN for a number": json.dumps(changed(("lr",), float("nan"))).encode(),
     "infinity for a number": json.dumps(changed(("lr",), float("inf"))).encode(),
     "NaN in a drawing": json.dumps(changed(STROKES, [[[float("nan"), 0.5]]])).encode(),
-    "NaN for pixels": json.dumps(
-        changed(PICTURE, {**GREY, "pixels": [float("nan")] * 784})
-    ).encode(),
+    "NaN for pixels": json.dumps(changed(IMAGE, {**GREY, "pixels": [float("nan")] * 784})).encode(),
     "a number of a million digits": b'{"steps": ' + b"9" * 1_000_000 + b"}",
 }
 

@@ -42,8 +42,8 @@ def adapted(client, **asked):
     return answer.json()
 
 
-def ask(client, model, picture):
-    answer = client.post(f"/api/models/{model}/predict", json={"image": picture})
+def ask(client, model, image):
+    answer = client.post(f"/api/models/{model}/predict", json={"image": image})
     assert answer.status_code == 200, answer.text
     return answer.json()["probabilities"]
 
@@ -100,7 +100,7 @@ def test_new_drawings_of_five_signs_are_recognised_from_one_example_each(client,
 
 
 @pytest.mark.parametrize("start", STARTS)
-def test_the_losses_are_those_of_the_estimator_on_the_same_pictures(client, start):
+def test_the_losses_are_those_of_the_estimator_on_the_same_images(client, start):
     asked = request(start=start, steps=3, shots=2)
     found = adapted(client, start=start, steps=3, shots=2)
     x, y = [], []
@@ -140,7 +140,7 @@ def test_probabilities_come_in_the_order_of_the_page(client):
         assert int(np.argmax(ask(client, found["model"], draw(shape, 77)))) == i
 
 
-def test_a_prediction_depends_on_nothing_but_its_picture(client):
+def test_a_prediction_depends_on_nothing_but_its_image(client):
     found = adapted(client)
     alone = ask(client, found["model"], draw("ring", 5))
     for shape in SHAPES:
@@ -148,7 +148,7 @@ def test_a_prediction_depends_on_nothing_but_its_picture(client):
     assert ask(client, found["model"], draw("ring", 5)) == alone
 
 
-def test_pictures_and_drawings_may_be_mixed(client):
+def test_images_and_drawings_may_be_mixed(client):
     asked = request(shapes=("ring", "cross"))
     photo = np.full((60, 40, 3), 250, np.uint8)
     photo[10:50, 18:22] = 20
@@ -261,7 +261,7 @@ def test_a_run_of_ones_own_is_offered_and_works_with_its_colours_and_size(tmp_pa
         asked = {"start": OWN, "steps": 20, "lr": None, "classes": classes}
         found = client.post("/api/adapt", json=asked)
         assert found.status_code == 200, found.text
-        assert found.json()["plain"]["losses"], "gradient descent sees the same pictures in grey"
+        assert found.json()["plain"]["losses"], "gradient descent sees the same images in grey"
         for i, photo in enumerate(photos):
             assert int(np.argmax(ask(client, found.json()["model"], pixels(photo)))) == i
         file = client.get(f"/api/models/{found.json()['model']}/file").content
@@ -293,7 +293,7 @@ def test_a_grey_run_is_shown_what_it_was_trained_on(tmp_path, data, ink):
     assert mm.FewShotClassifier.load(tmp_path / "model").ink == ink
 
 
-def test_a_run_without_pictures_is_refused(tmp_path):
+def test_a_run_without_images_is_refused(tmp_path):
     mm.save(mm.make_learner("maml", mm.models.MLP(1, 1)), tmp_path / "sine")
     with pytest.raises(ValueError, match="takes no images"):
         on_offer(tmp_path / "sine")

@@ -181,7 +181,7 @@ def test_starting_over_while_letters_are_on_their_way_leaves_an_empty_page(brows
         assert browser.one("#adapt").get_attribute("aria-busy") is None
 
 
-def test_letters_do_not_replace_ones_own_pictures_unasked(browser, tmp_path):
+def test_letters_do_not_replace_ones_own_images_unasked(browser, tmp_path):
     browser.open(DESK)
     browser.one(".card input[type=file]").send_keys(str(photo(tmp_path / "ring.png", "ring")))
     browser.until(lambda: "an image" in browser.one(".pad").get_attribute("aria-label"))
@@ -211,7 +211,7 @@ target.dispatchEvent(kind === "drop"
 """
 
 
-def test_pictures_are_chosen_dropped_and_pasted(browser, tmp_path):
+def test_images_are_chosen_dropped_and_pasted(browser, tmp_path):
     browser.open(DESK)
     files = {sign: photo(tmp_path / f"{sign}.png", sign) for sign in SIGNS}
     content = {sign: base64.b64encode(path.read_bytes()).decode() for sign, path in files.items()}
@@ -232,7 +232,7 @@ def test_pictures_are_chosen_dropped_and_pasted(browser, tmp_path):
     browser.one("#question-file").send_keys(str(files["bar"]))
     browser.until(lambda: browser.likeliest() == "C")
     broken = tmp_path / "broken.png"
-    broken.write_bytes(b"no picture")
+    broken.write_bytes(b"no image")
     browser.one("#question-file").send_keys(str(broken))
     browser.until(lambda: "broken.png is not an image" in browser.one("#problem").text)
 
@@ -255,4 +255,4 @@ def test_one_click_shows_a_newcomer_what_it_is_about(browser, screen, dark):
     browser.until(lambda: browser.one("#verdict").text.endswith("t is ben."))
     if SCREENSHOTS:
         name = "playground" if (screen, dark) == (DESK, False) else f"playground-{screen.name}"
-        browser.picture(Path(SCREENSHOTS) / f"{name}{'-dark' * dark}.png")
+        browser.screenshot(Path(SCREENSHOTS) / f"{name}{'-dark' * dark}.png")

@@ -1,4 +1,4 @@
-"""What docs/playground.md promises was measured, and its picture loads quickly."""
+"""What docs/playground.md promises was measured, and its image loads quickly."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ def test_what_was_promised_was_measured():
     assert found["together"]["answers"] == found["together"]["clients"] == 20
 
 
-def test_the_picture_is_there_and_small():
+def test_the_image_is_there_and_small():
     assert 10_000 < (ROOT / "docs" / "playground.png").stat().st_size < 200_000

@@ -26,8 +26,8 @@ def photograph(shape: str, paper: int, ink: int, size: int = 60, at: tuple[int, 
     return np.asarray(image)[..., None]
 
 
-def box(picture) -> tuple[int, int, int, int]:
-    rows, columns = (np.flatnonzero(picture[..., 0].max(axis) > 100) for axis in (1, 0))
+def box(image) -> tuple[int, int, int, int]:
+    rows, columns = (np.flatnonzero(image[..., 0].max(axis) > 100) for axis in (1, 0))
     return rows[0], rows[-1], columns[0], columns[-1]
 
 
@@ -41,11 +41,11 @@ def test_neither_place_nor_size_of_a_drawing_matter(shape):
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("size", [28, 84])
 def test_a_drawing_is_as_large_as_a_letter_and_in_the_middle(shape, size):
-    for picture in (
+    for image in (
         prepare(strokes(shape), 1, size, ink=True),
         prepare(Pixels(photograph(shape, 230, 20)), 1, size, ink=True),
     ):
-        top, bottom, left, right = box(picture)
+        top, bottom, left, right = box(image)
         longer = max(bottom - top, right - left) + 1
         assert abs(longer - LETTER * size) <= size / 28 + 1
         assert abs((top + bottom) - (size - 1)) <= size / 14
@@ -112,7 +112,7 @@ def test_a_grey_start_that_knows_photographs_gets_them_as_they_are():
 
 
 @pytest.mark.parametrize("shape", [(8, 8, 1), (8, 128, 3), (128, 9, 1), (112, 112, 3)])
-def test_any_shape_of_picture_is_taken(shape):
+def test_any_shape_of_image_is_taken(shape):
     values = np.zeros(shape, np.uint8)
     values[2:5, 2:5] = 255
     assert prepare(Pixels(values), 1, 28, ink=True).shape == (28, 28, 1)

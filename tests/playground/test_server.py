@@ -55,8 +55,8 @@ def right_answer(kind: int) -> tuple[list[float], list[list[float]]]:
     """Losses, and the probabilities of one drawing of each shape, without a server."""
     wanted = read_adapt(json.dumps(asked_by(kind)).encode())
     model = adapt(starts()[wanted.start], wanted)
-    pictures = [read_predict(json.dumps({"image": draw(s, 7)}).encode()) for s in SHAPES]
-    return model.described()["losses"], [model.predict(picture)[0] for picture in pictures]
+    images = [read_predict(json.dumps({"image": draw(s, 7)}).encode()) for s in SHAPES]
+    return model.described()["losses"], [model.predict(image)[0] for image in images]
 
 
 def one_client(server, client: int) -> tuple[list[float], list[list[float]]]:

@@ -19,7 +19,7 @@ Start = str | os.PathLike[str] | Learner
 
 
 def shipped_names() -> list[str]:
-    """The starts that come with the package.
+    """Return the names of the starts that come with the package.
 
     >>> "glyphs-blockiaf" in shipped_names()
     True
@@ -28,7 +28,7 @@ def shipped_names() -> list[str]:
 
 
 def open_start(start: Start) -> Learner:
-    """A learner of one's own, normalising by the support set and drawing no noise of its layers.
+    """Return a copy of a start that normalises by the support set, in evaluation mode.
 
     Args:
         start: a shipped start's name, a run folder, a folder that `metamirror.save` wrote, or a

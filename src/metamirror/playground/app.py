@@ -53,7 +53,7 @@ class Playground:
         self._page = _page()
 
     def routes(self) -> list[Route]:
-        """Every address there is."""
+        """Return every address there is."""
         return [
             Route("/", self.asset),
             Route("/{name}", self.asset),
@@ -65,7 +65,7 @@ class Playground:
         ]
 
     async def asset(self, request: Request) -> Response:
-        """A part of the page: one of those read when the server began."""
+        """Answer with a part of the page: one of those read when the server began."""
         name = request.path_params.get("name", "index.html")
         if name not in self._page:
             raise HTTPException(404)
@@ -73,7 +73,7 @@ class Playground:
         return Response(content, media_type=kind)
 
     async def starts(self, request: Request) -> Response:
-        """What there is to choose from."""
+        """Answer with the starts and the limits."""
         return _answer(
             {
                 "starts": [choice.described() for choice in self._choices.values()],
@@ -86,7 +86,7 @@ class Playground:
         )
 
     async def sample(self, request: Request) -> Response:
-        """Letters to try the page with."""
+        """Answer with letters to try the page with."""
         number = request.path_params["number"]
         # Not by its value: Python refuses to read a number of 5,000 digits.
         if number not in map(str, range(len(SETS))):
@@ -156,7 +156,7 @@ class Playground:
             end.cancel()
 
     async def download(self, request: Request) -> Response:
-        """The adapted model as a file, made in memory."""
+        """Answer with the adapted model as a file, made in memory."""
         model = self._store.get(request.path_params["model"])
         content = await self._workers.run(model.file)
         # A name of our own making: neither classes nor folders have a say in it.

@@ -38,7 +38,7 @@ def drawn_on(pixels: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
 
 
 def _grey(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """(height, width), of which neither is larger than need be."""
+    """Return grey (height, width), of which neither is larger than need be."""
     flat = pixels[..., 0] if pixels.shape[2] == 1 else pixels
     image = Image.fromarray(np.ascontiguousarray(flat)).convert("L")
     # PIL widens the filter where an image shrinks, so that thin strokes fade and do not break.
@@ -47,7 +47,7 @@ def _grey(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def _ink(grey: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """How far each pixel is from the paper, which is what most of the border shows, in [0, 1]."""
+    """Return how far each pixel is from the paper (most of the border), in [0, 1]."""
     border = np.concatenate([grey[0], grey[-1], grey[1:-1, 0], grey[1:-1, -1]])
     ink = np.abs(grey.astype(np.float32) - np.median(border))
     if ink.max() < FAINTEST:
@@ -57,7 +57,7 @@ def _ink(grey: NDArray[np.uint8]) -> NDArray[np.float32]:
 
 
 def _centred(ink: NDArray[np.float32], size: int) -> NDArray[np.uint8]:
-    """The inked part, brought to a letter's size and to the middle."""
+    """Return the inked part, brought to a letter's size and to the middle."""
     rows, columns = (np.flatnonzero(ink.max(axis) > FLOOR) for axis in (1, 0))
     inked = ink[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
     scale = LETTER * size / max(max(inked.shape), SMALLEST * max(ink.shape))
