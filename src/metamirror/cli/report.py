@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
 from metamirror.cli.arguments import DataDir, Device, Imports, Json, Split, Which
 from metamirror.core.files import to_json
 from metamirror.experiments.convergence import convergence as measure_convergence
-from metamirror.report.figures.convergence import NAME, describe_convergence
+from metamirror.report.figures.convergence import (
+    NAME,
+    describe_convergence,
+    write_figure,
+    write_numbers,
+)
 from metamirror.report.page import write_report
 from metamirror.training.user_modules import import_modules
 
@@ -42,16 +47,30 @@ def convergence(
         steps: the last k; by default twice the K of training.
     """
     import_modules(imports)
-    found = measure_convergence(
-        runs,
-        out,
-        tasks=tasks,
-        steps=steps,
-        split=split,
-        which=which,
-        device=device,
-        data_dir=data_dir,
-    )
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"{out} is a file: choose another folder with --out")
+    found: dict[str, Any] = {}
+
+    def keep(now: dict[str, Any]) -> None:
+        out.mkdir(parents=True, exist_ok=True)
+        write_numbers(now, out)
+        found.update(now)
+
+    try:
+        measure_convergence(
+            runs,
+            tasks=tasks,
+            steps=steps,
+            split=split,
+            which=which,
+            device=device,
+            data_dir=data_dir,
+            on_curve=keep,
+        )
+    finally:
+        # An interruption leaves the figure of what was finished.
+        if found:
+            write_figure(found, out)
     if json:
         print(to_json(found))
         return

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -15,8 +14,7 @@ from metamirror.console import warn
 from metamirror.core.learner import check_steps
 from metamirror.core.option_spec import parse_spec
 from metamirror.data import TaskStream
-from metamirror.experiments.statistics import estimate, half_of_sum
-from metamirror.report.figures.convergence import write_figure, write_numbers
+from metamirror.experiments.statistics import BASELINE, Estimate, estimate, half_of_sum
 from metamirror.storage import learner_file
 from metamirror.training.config import RunConfig, labels_of, load_config
 from metamirror.training.device import choose_device
@@ -24,7 +22,6 @@ from metamirror.training.distributed import Ranks
 from metamirror.training.evaluate import evaluate_stream, loaded, warn_of_other_data
 from metamirror.training.factory import build_stream, use_precision
 
-REFERENCE = "maml"
 COMPARABLE = (0.5, 2.0)
 """Within these ratios to MAML's, gradient norms at k = 0 count as comparable."""
 
@@ -35,12 +32,12 @@ class Curve:
 
     Attributes:
         label: the method; with the settings that tell it from other curves of that method.
-        runs: the run folders.
+        runs: the run folders by seed.
         config: of the first of them.
     """
 
     label: str
-    runs: tuple[Path, ...]
+    runs: dict[int, Path]
     config: RunConfig
 
 
@@ -56,7 +53,6 @@ class Measured:
 
 def convergence(
     runs: Sequence[Path],
-    out: Path,
     *,
     tasks: int = 1000,
     steps: int | None = None,
@@ -64,20 +60,19 @@ def convergence(
     which: Literal["best", "last"] = "best",
     device: str = "auto",
     data_dir: Path | None = None,
+    on_curve: Callable[[dict[str, Any]], None] = lambda found: None,
 ) -> dict[str, Any]:
-    """Measures runs on the same new tasks and writes figure and figures into a folder.
-
-    Numbers are on disk after each curve, and an interruption leaves those that are finished.
+    """Measure runs on the same new tasks; return what `metamirror convergence --json` prints.
 
     Args:
         runs: run folders; those that differ in their seed alone become one curve.
-        out: where convergence.svg, .png, .csv and .json go.
         tasks: how many tasks; always the first ones of the split.
         steps: N, the last k that is looked at; by default twice the largest trained K.
         split: train, val or test.
         which: the learner with the best validation score, or the last one.
         device: auto, cpu, cuda or mps.
         data_dir: where the data are, if not in the usual place.
+        on_curve: called after each curve with what is known by then, such as to write it.
     """
     if tasks < 2:
         raise ValueError(f"tasks is {tasks}; an interval needs at least 2")
@@ -85,61 +80,55 @@ def convergence(
     streams = {
         run: build_stream(load_config(run), split, batch=1, data_dir=data_dir)
         for curve in curves
-        for run in curve.runs
+        for run in curve.runs.values()
     }
     protocol = same_tasks(streams)
     last = 2 * max(c.config.steps for c in curves) if steps is None else check_steps(steps)
     last = max(last, 1)
     ranks = Ranks(choose_device(device))
     protocol |= {"split": split, "tasks": tasks, "steps": last, "which": which}
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"{out} is a file: choose another folder with --out")
     for run in streams:
         step, iterations = learner_file.step_of(run, "last"), load_config(run).iterations
         if step is not None and step < iterations:
             warn(f"{run} is not finished: it stands at {step} of {iterations} iterations")
-    out.mkdir(parents=True, exist_ok=True)
+
+    def measure(run: Path, config: RunConfig, title: str) -> tuple[str, Tensor]:
+        """Return the query's measure, and support losses, gradient norms and it by task and k."""
+        learner, _ = loaded(run, which)
+        use_precision(learner, config)
+        warn_of_other_data(run, config.data, streams[run])
+        results = evaluate_stream(
+            learner.to(ranks.device),
+            streams[run],
+            tasks,
+            # Loss and gradient at a point are known once a step is taken from there.
+            steps=last + 1,
+            every_step=True,
+            ranks=ranks,
+            title=title,
+        )
+        values = [
+            [r.support_losses for r in results],
+            [r.grad_norms for r in results],
+            [(r.accuracies or r.losses)[: last + 1] for r in results],
+        ]
+        name = "mse" if results[0].accuracies is None else "accuracy"
+        return name, torch.tensor(values, dtype=torch.float64)
 
     measured: list[Measured] = []
     found: dict[str, Any] = {}
-    try:
-        for done, curve in enumerate(curves, start=1):
-            tables, regression = [], False
-            for run in curve.runs:
-                learner, _ = loaded(run, which)
-                use_precision(learner, curve.config)
-                warn_of_other_data(run, curve.config.data, streams[run])
-                results = evaluate_stream(
-                    learner.to(ranks.device),
-                    streams[run],
-                    tasks,
-                    # Loss and gradient at a point are known once a step is taken from there.
-                    steps=last + 1,
-                    every_step=True,
-                    ranks=ranks,
-                    title=f"convergence {done}/{len(curves)}: {run.name}",
-                )
-                regression = results[0].accuracies is None
-                tables.append(
-                    [
-                        [r.support_losses for r in results],
-                        [r.grad_norms for r in results],
-                        [(r.accuracies or r.losses)[: last + 1] for r in results],
-                    ]
-                )
-            measured.append(Measured(curve, *torch.tensor(tables, dtype=torch.float64).unbind(1)))
-            found = describe(measured, protocol, "mse" if regression else "accuracy")
-            found["missing"] = [c.label for c in curves[done:]]
-            write_numbers(found, out)
-    finally:
-        # An interruption leaves the picture of what was finished.
-        if found:
-            write_figure(found, out)
+    for done, curve in enumerate(curves, start=1):
+        title = f"convergence {done}/{len(curves)}: "
+        each = [measure(run, curve.config, title + run.name) for run in curve.runs.values()]
+        measured.append(Measured(curve, *torch.stack([values for _, values in each]).unbind(1)))
+        found = describe(measured, protocol, each[0][0])
+        found["missing"] = [c.label for c in curves[done:]]
+        on_curve(found)
     return found
 
 
 def group(runs: Sequence[Path]) -> list[Curve]:
-    """Runs as curves, in the order given; those that differ in their seed alone belong together."""
+    """Return runs as curves, in the order given; seeds of the same settings are one curve."""
     if not runs:
         raise ValueError("no run is given: name at least one run folder")
     together: dict[RunConfig, dict[int, Path]] = {}
@@ -153,13 +142,11 @@ def group(runs: Sequence[Path]) -> list[Curve]:
             )
         seeds[config.seed] = run
     labels = labels_of(together)
-    return [
-        Curve(labels[config], tuple(seeds.values()), config) for config, seeds in together.items()
-    ]
+    return [Curve(labels[config], seeds, config) for config, seeds in together.items()]
 
 
 def same_tasks(streams: dict[Path, TaskStream]) -> dict[str, Any]:
-    """What decides the tasks and their judgement, if it is the same for all runs."""
+    """Return what decides the tasks and the measure; refuse runs in which it differs."""
     protocols = {}
     for run, stream in streams.items():
         config = load_config(run)
@@ -184,9 +171,9 @@ def same_tasks(streams: dict[Path, TaskStream]) -> dict[str, Any]:
 
 
 def describe(measured: list[Measured], protocol: dict[str, Any], measure: str) -> dict[str, Any]:
-    """Every curve with its intervals, and the paper's observations checked against MAML's."""
+    """Return every curve with its intervals, and the paper's observations against MAML's."""
     reference = next(
-        (m for m in measured if parse_spec(m.curve.config.method)[0] == REFERENCE), None
+        (m for m in measured if parse_spec(m.curve.config.method)[0] == BASELINE), None
     )
     return {
         "protocol": protocol,
@@ -197,8 +184,8 @@ def describe(measured: list[Measured], protocol: dict[str, Any], measure: str) -
             {
                 "label": m.curve.label,
                 "method": m.curve.config.method,
-                "runs": [str(run) for run in m.curve.runs],
-                "seeds": [load_config(run).seed for run in m.curve.runs],
+                "runs": [str(run) for run in m.curve.runs.values()],
+                "seeds": list(m.curve.runs),
                 "trained_steps": m.curve.config.steps,
                 "points": _points(m, measure),
                 **(_observations(m, reference) if reference else {}),
@@ -209,43 +196,35 @@ def describe(measured: list[Measured], protocol: dict[str, Any], measure: str) -
 
 
 def _points(measured: Measured, measure: str) -> list[dict[str, float | int]]:
-    columns: dict[str, list[float]] = {}
+    points: list[dict[str, float | int]] = [{"k": k} for k in range(measured.query.shape[-1])]
     for name, values in (
         ("support_loss", measured.support_loss),
         ("grad_norm", measured.grad_norm),
         (measure, measured.query),
     ):
-        estimates = [estimate(at_k.numpy()) for at_k in values.unbind(-1)]
-        columns |= {
-            name: [e.mean for e in estimates],
-            f"{name}_ci95": [e.half for e in estimates],
-        }
-    return [
-        {"k": k, **{name: column[k] for name, column in columns.items()}}
-        for k in range(measured.query.shape[-1])
-    ]
+        for point, at_k in zip(points, values.unbind(-1), strict=True):
+            found = estimate(at_k.numpy())
+            point |= {name: found.mean, f"{name}_ci95": found.half}
+    return points
 
 
 def _observations(own: Measured, reference: Measured) -> dict[str, Any]:
-    """The paper's two observations at k = 0, and how soon MAML's last support loss is reached."""
+    """Return the two observations at k = 0, and how soon MAML's last support loss is reached."""
     # Paired: every run has the same tasks. Seeds are not paired, and are averaged over.
     gap = own.support_loss[..., 0].mean(0) - reference.support_loss[..., 0].mean(0)
     means = [gap, *(m.support_loss[..., 0].mean(1) for m in (own, reference))]
     half = half_of_sum([(float(v.var()) / len(v), len(v) - 1) for v in means if len(v) > 1])
-    difference = float(gap.mean())
-    verdict = "no difference seen" if math.isfinite(difference) else "not finite"
-    if abs(difference) > half:
-        verdict = "lower" if difference < 0 else "higher"
+    difference = Estimate(float(gap.mean()), half)
     ratio = float(own.grad_norm[..., 0].mean() / reference.grad_norm[..., 0].mean())
     k = min(reference.curve.config.steps, own.support_loss.shape[-1] - 1)
     target = reference.support_loss.mean((0, 1))[k]
     reached = (own.support_loss.mean((0, 1)) <= target).nonzero()
     return {
         "initial_loss": {
-            "difference": difference,
-            "low": difference - half,
-            "high": difference + half,
-            "verdict": "reference" if own is reference else verdict,
+            "difference": difference.mean,
+            "low": difference.low,
+            "high": difference.high,
+            "verdict": "reference" if own is reference else difference.sign,
         },
         "initial_grad_norm": {
             "ratio": ratio,

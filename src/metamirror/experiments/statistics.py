@@ -12,7 +12,11 @@ from numpy.typing import NDArray
 from metamirror.training.evaluate import mean_and_interval
 
 Figures = NDArray[np.float64]
-"""(seeds, tasks): seeds and tasks are crossed, since all runs are judged on the same tasks."""
+"""(seeds, tasks): seeds and tasks are crossed, since all runs are evaluated on the same tasks."""
+
+
+BASELINE = "maml"
+"""The method that all others are compared with."""
 
 
 @dataclass(frozen=True)
@@ -24,17 +28,30 @@ class Estimate:
 
     @property
     def low(self) -> float:
-        """The lower end."""
+        """The lower end of the interval."""
         return self.mean - self.half
 
     @property
     def high(self) -> float:
-        """The upper end."""
+        """The upper end of the interval."""
         return self.mean + self.half
+
+    @property
+    def sign(self) -> str:
+        """One word: "lower" or "higher" than zero; "not significant" if the interval contains zero.
+
+        >>> Estimate(0.3, 0.5).sign, Estimate(-0.3, 0.1).sign
+        ('not significant', 'lower')
+        """
+        if not math.isfinite(self.mean):
+            return "not finite"
+        if not abs(self.mean) > self.half:
+            return "not significant"
+        return "lower" if self.mean < 0 else "higher"
 
 
 def estimate(figures: Figures) -> Estimate:
-    """The mean over tasks and seeds, and an interval for other tasks *and* other seeds.
+    """Return the mean over tasks and seeds, with an interval for other tasks *and* other seeds.
 
     With one seed this is `evaluate`'s 1.96 std / sqrt(T), which holds for that one run. With
     several, x_st = mu + seed_s + task_t + noise_st has three variances, and
@@ -66,7 +83,7 @@ def estimate(figures: Figures) -> Estimate:
 
 
 def half_of_sum(parts: Sequence[tuple[float, int]]) -> float:
-    """Half the 95 % interval of a sum of independent means.
+    """Return half the 95 % interval of a sum of independent means.
 
     One alone has `evaluate`'s 1.96; several have Student's quantile, as in `estimate`.
 
@@ -83,7 +100,7 @@ def half_of_sum(parts: Sequence[tuple[float, int]]) -> float:
 
 
 def student(freedom: float) -> float:
-    """The t of which 95 % lie within (-t, t), at a number of degrees that need not be whole.
+    """Return the t with 95 % of Student's distribution in (-t, t), at any degrees of freedom.
 
     With t = sqrt(v) tan(a), P(|T| < t) is the integral of cos(u)^(v - 1) up to a, times a constant.
 

@@ -25,7 +25,8 @@ from metamirror.experiments.comparison.search import (
 )
 from metamirror.experiments.comparison.spec import Spec
 from metamirror.experiments.comparison.status_board import StatusBoard
-from metamirror.experiments.comparison.table import BASELINE, Row, make_table
+from metamirror.experiments.comparison.table import Row, make_table
+from metamirror.experiments.statistics import BASELINE
 from metamirror.storage.atomic import write_json
 from metamirror.storage.locks import locked
 from metamirror.training.device import choose_device

@@ -14,7 +14,8 @@ from metamirror.data import ImageTasks, TaskStream
 from metamirror.experiments.comparison.jobs import Job
 from metamirror.experiments.comparison.search import Rates
 from metamirror.experiments.comparison.spec import Recipes, Spec
-from metamirror.experiments.comparison.table import BASELINE, Kind, Row
+from metamirror.experiments.comparison.table import Kind, Row
+from metamirror.experiments.statistics import BASELINE
 from metamirror.methods import METHODS, find_method
 from metamirror.training.config import RunConfig, difference, load_config
 from metamirror.training.factory import build_model, build_stream, extra_parameters

@@ -13,7 +13,7 @@ from metamirror.experiments.comparison.spec import Spec
 from metamirror.experiments.comparison.table import Row
 from metamirror.training.config import RunConfig
 
-OF_A_ROW = ("method", "shots", "seed", "lr")
+OF_A_ROW = ("method", "shots", "seed", "lr", "imports")
 """Settings that differ between runs by design."""
 
 

@@ -11,14 +11,12 @@ from typing import Any, Literal
 import numpy as np
 
 from metamirror.experiments.comparison.jobs import Job, Record
-from metamirror.experiments.statistics import Figures, estimate
+from metamirror.experiments.statistics import BASELINE, Figures, estimate
 from metamirror.training.evaluate import read_tasks
 from metamirror.training.metrics_log import seconds_per_iteration
 
 Kind = Literal["method", "control"]
 BySeed = Mapping[int | None, Figures]
-BASELINE = "maml"
-"""What the other rows are compared with, task by task."""
 DIGITS = {"accuracy": 2, "mse": 4}
 MISSING = "–"
 

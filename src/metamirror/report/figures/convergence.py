@@ -110,9 +110,11 @@ def _against(curve: dict[str, Any], comparable: list[float], reference: str) -> 
     loss, norm, target = (
         curve[key] for key in ("initial_loss", "initial_grad_norm", "reference_loss")
     )
-    verdict = {"lower": "a lower start than", "higher": "a higher start than"}.get(
-        loss["verdict"], f"{loss['verdict']} to the start of"
-    )
+    verdict = {
+        "lower": "a lower start than",
+        "higher": "a higher start than",
+        "not significant": "no significant difference from the start of",
+    }.get(loss["verdict"], f"{loss['verdict']} against the start of")
     inside = "comparable" if norm["comparable"] else "not comparable"
     reached = (
         f"not reached in {curve['points'][-1]['k']} steps"
