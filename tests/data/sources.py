@@ -22,37 +22,46 @@ def picture(value: int, size: int = 12, kind: str = "png", mode: str = "RGB") ->
     return file.getvalue()
 
 
-def write_folder(root: Path, files: dict[str, bytes]) -> Path:
-    for name, content in files.items():
-        path = root / name
+def write(path: Path, files: dict[str, bytes]) -> Path:
+    """A folder, a zip or a tar, by the suffix."""
+    if path.suffix == ".zip":
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-    return root
-
-
-def write_zip(path: Path, files: dict[str, bytes]) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, content in files.items():
-            archive.writestr(name, content)
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, content in files.items():
+                archive.writestr(name, content)
+        return path
+    if path.suffix:
+        kind = {"z": "gz", "2": "bz2"}.get(path.name[-1], "")
+        kind = "xz" if path.name.endswith("xz") else kind
+        return write_tar(path, [tar_entry(*item) for item in files.items()], f"w:{kind}")
+    path.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_bytes(content)
     return path
 
 
-def write_tar(path: Path, files: dict[str, bytes]) -> Path:
+def tar_entry(name: str, data: bytes = b"", **fields) -> tuple[tarfile.TarInfo, bytes]:
+    info = tarfile.TarInfo(name)
+    info.size = len(data)
+    for field, value in fields.items():
+        setattr(info, field, value)
+    return info, data
+
+
+def write_tar(path: Path, entries: list[tuple[tarfile.TarInfo, bytes]], mode: str = "w") -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, "w:gz") as archive:
-        for name, content in files.items():
-            entry = tarfile.TarInfo(name)
-            entry.size = len(content)
-            archive.addfile(entry, io.BytesIO(content))
+    with tarfile.open(path, mode, format=tarfile.PAX_FORMAT) as tar:
+        for info, data in entries:
+            tar.addfile(info, io.BytesIO(data))
     return path
 
 
 PACK = {
-    "folder": lambda root, files: write_folder(root / "unpacked", files),
-    "zip": lambda root, files: write_zip(root / "packed.zip", files),
-    "tar": lambda root, files: write_tar(root / "packed.tar.gz", files),
-    "zip in a folder": lambda root, files: write_zip(root / "around" / "packed.zip", files).parent,
+    "folder": lambda root, files: write(root / "unpacked", files),
+    "zip": lambda root, files: write(root / "packed.zip", files),
+    "tar": lambda root, files: write(root / "packed.tar.gz", files),
+    "zip in a folder": lambda root, files: write(root / "around" / "packed.zip", files).parent,
 }
 
 SPLITS = {"train": 6, "val": 3, "test": 3}

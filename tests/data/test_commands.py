@@ -20,18 +20,18 @@ from PIL import Image
 import metamirror as mm
 from metamirror.cli.main import main
 from metamirror.data import BENCHMARKS
+from metamirror.data.store import Store
 from tests.data import sources
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch) -> Path:
-    monkeypatch.setenv("METAMIRROR_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
+def home(store: Store) -> Path:
+    return store.root
 
 
 @pytest.fixture
 def mini(tmp_path: Path) -> Path:
-    return sources.write_zip(tmp_path / "download" / "mini-imagenet.zip", sources.lists()).parent
+    return sources.write(tmp_path / "download" / "mini-imagenet.zip", sources.lists()).parent
 
 
 def test_add_check_list_and_show(mini, home, tmp_path, capsys):
@@ -72,17 +72,17 @@ def test_another_folder_can_be_named(mini, tmp_path, capsys):
 
 
 def truncated_zip(root: Path) -> Path:
-    path = sources.write_zip(root / "cut.zip", sources.lists())
+    path = sources.write(root / "cut.zip", sources.lists())
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     return path
 
 
 def climbing_zip(root: Path) -> Path:
-    return sources.write_zip(root / "climb.zip", sources.lists() | {"../../escaped.jpg": b"x"})
+    return sources.write(root / "climb.zip", sources.lists() | {"../../escaped.jpg": b"x"})
 
 
 def climbing_tar(root: Path) -> Path:
-    return sources.write_tar(root / "climb.tar.gz", sources.lists() | {"../escaped.jpg": b"x"})
+    return sources.write(root / "climb.tar.gz", sources.lists() | {"../escaped.jpg": b"x"})
 
 
 def linking_tar(root: Path) -> Path:
@@ -98,7 +98,7 @@ def with_picture(content: bytes):
     def make(root: Path) -> Path:
         files = sources.lists()
         name = next(n for n in files if n.endswith(".jpg"))
-        return sources.write_folder(root / "folder", files | {name: content})
+        return sources.write(root / "folder", files | {name: content})
 
     return make
 
@@ -128,7 +128,7 @@ class Evil:
 def evil_pickle(root: Path) -> Path:
     files = sources.cache_pickles()
     files["mini-imagenet-cache-val.pkl"] = pickle.dumps({"image_data": Evil(root / "ran")})
-    return sources.write_folder(root / "folder", files)
+    return sources.write(root / "folder", files)
 
 
 BAD = {
@@ -141,13 +141,13 @@ BAD = {
     "a picture that claims too much": (with_picture(huge_png()), "n0000000000000.jpg"),
     "a pickle that runs code": (evil_pickle, "mini-imagenet-cache-val.pkl"),
     "a path that does not exist": (lambda root: root / "nowhere", "nowhere"),
-    "an empty folder": (lambda root: sources.write_folder(root, {}), ""),
+    "an empty folder": (lambda root: sources.write(root, {}), ""),
     "a folder of something else": (
-        lambda root: sources.write_folder(root / "else", {"a.txt": b"hello"}),
+        lambda root: sources.write(root / "else", {"a.txt": b"hello"}),
         "accepted: images with train.csv",
     ),
     "a text file called zip": (
-        lambda root: sources.write_folder(root, {"x.zip": b"hello"}) / "x.zip",
+        lambda root: sources.write(root, {"x.zip": b"hello"}) / "x.zip",
         "x.zip",
     ),
 }
@@ -278,7 +278,7 @@ def test_check_looks_at_the_sizes_made_from_it_too(mini, home, capsys):
 def test_any_name_of_a_class_can_be_shown(name, tmp_path, capsys):
     files = {f"train/{name}/{i}.png": sources.picture(i) for i in range(2)}
     files |= {f"train/other/{i}.png": sources.picture(i) for i in range(2)}
-    folder = sources.write_folder(tmp_path / "x", files)
+    folder = sources.write(tmp_path / "x", files)
     words = ["--ways", "2", "--queries", "1", "--out", str(tmp_path / "x.png")]
     assert main(["data", "show", f"folder:{folder}", *words]) == 0
     assert "Warning" not in capsys.readouterr().err
@@ -320,6 +320,6 @@ def test_pictures_of_any_mode_are_taken(tmp_path):
         file = io.BytesIO()
         Image.new(mode, (40, 30)).save(file, kind)
         name = f"c{i}/a.{'jpg' if kind == 'jpeg' else 'png'}"
-        sources.write_folder(tmp_path / "modes", {name: file.getvalue()})
+        sources.write(tmp_path / "modes", {name: file.getvalue()})
     images = mm.data.open_images(f"folder:{tmp_path / 'modes'}", image_size=16)
     assert images.pixels.shape == (8, 3, 16, 16)

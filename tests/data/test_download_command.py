@@ -52,8 +52,8 @@ class Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def server(tmp_path, monkeypatch):
     files = {
-        f"images_{half}.zip": sources.write_zip(
-            tmp_path / half, {k: v for k, v in sources.omniglot().items() if half in k}
+        f"images_{half}.zip": sources.write(
+            tmp_path / f"{half}.zip", {k: v for k, v in sources.omniglot().items() if half in k}
         ).read_bytes()
         for half in ("background", "evaluation")
     }

@@ -10,14 +10,9 @@ import pytest
 import metamirror as mm
 from metamirror.cli.main import main
 from metamirror.data import open_images
-from metamirror.data.store import Store
 from tests.data import sources
 
-
-@pytest.fixture(autouse=True)
-def store(tmp_path: Path, monkeypatch) -> Store:
-    monkeypatch.setenv("METAMIRROR_HOME", str(tmp_path / "home"))
-    return Store(tmp_path / "home")
+pytestmark = pytest.mark.usefixtures("store")
 
 
 def pets(root: Path, classes: int = 10, each: int = 6) -> Path:
@@ -31,7 +26,7 @@ def pets(root: Path, classes: int = 10, each: int = 6) -> Path:
         for c in range(classes)
         for i in range(each)
     }
-    return sources.write_folder(root, files | {"notes.txt": b"mine", "pet 0/list.csv": b""})
+    return sources.write(root, files | {"notes.txt": b"mine", "pet 0/list.csv": b""})
 
 
 def test_sub_folders_are_classes_and_pictures_are_resized(tmp_path):
@@ -70,7 +65,7 @@ def test_the_split_is_seeded(tmp_path):
 
 @pytest.mark.parametrize("word", ["val", "valid", "validation"])
 def test_sub_folders_may_be_the_split(word, tmp_path):
-    folder = sources.write_folder(tmp_path / "x", sources.folders(("train", word, "test")))
+    folder = sources.write(tmp_path / "x", sources.folders(("train", word, "test")))
     images = open_images(f"folder:{folder}", image_size=16)
     assert {s: len(images.of(s)) for s in sources.SPLITS} == sources.SPLITS
 
@@ -79,9 +74,9 @@ def test_grey_pictures_stay_grey_and_one_coloured_makes_all_coloured(tmp_path):
     files = {
         f"c{c}/{i}.png": sources.picture(9 * c + i, mode="L") for c in range(3) for i in range(2)
     }
-    folder = sources.write_folder(tmp_path / "x", files)
+    folder = sources.write(tmp_path / "x", files)
     assert open_images(f"folder:{folder}", image_size=16).pixels.shape == (6, 1, 16, 16)
-    sources.write_folder(folder, {"c0/colour.png": sources.picture(7)})
+    sources.write(folder, {"c0/colour.png": sources.picture(7)})
     images = open_images(f"folder:{folder}", image_size=16)
     assert images.pixels.shape == (7, 3, 16, 16)
 
@@ -152,7 +147,7 @@ def test_pictures_are_not_written_to(tmp_path):
 
 
 def test_the_words_for_splits_may_be_capitals(tmp_path):
-    folder = sources.write_folder(tmp_path / "x", sources.folders(("Train", "VAL", "Test")))
+    folder = sources.write(tmp_path / "x", sources.folders(("Train", "VAL", "Test")))
     images = open_images(f"folder:{folder}", image_size=16)
     assert {s: len(images.of(s)) for s in sources.SPLITS} == sources.SPLITS
 
@@ -160,7 +155,7 @@ def test_the_words_for_splits_may_be_capitals(tmp_path):
 def test_an_archive_beside_the_classes_is_not_looked_into(tmp_path, capsys):
     folder = pets(tmp_path / "pets", classes=4)
     files = {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*.png")}
-    sources.write_zip(folder / "backup.zip", files)
+    sources.write(folder / "backup.zip", files)
     images = open_images(f"folder:{folder}", image_size=16)
     assert {c.name for c in images.classes} == {f"pet {i}" for i in range(4)}
     assert "backup.zip" in capsys.readouterr().err, "what is not used is mentioned"
@@ -175,7 +170,7 @@ def test_one_file_under_two_names_is_refused(tmp_path):
 
 def test_bad_pictures_among_grey_ones_can_be_skipped(tmp_path, capsys):
     files = {f"c{c}/{i}.png": sources.picture(i, mode="L") for c in range(3) for i in range(3)}
-    folder = sources.write_folder(tmp_path / "x", files | {"c0/0.png": b""})
+    folder = sources.write(tmp_path / "x", files | {"c0/0.png": b""})
     with pytest.raises(ValueError, match=r"c0/0\.png.*--skip-bad"):
         open_images(f"folder:{folder}", image_size=16)
     words = ["data", "add", f"folder:{folder}", "--skip-bad", "--image-size", "16"]
@@ -223,7 +218,7 @@ def test_a_run_notices_that_its_pictures_have_changed(tmp_path, capsys):
     assert train(folder, "--out", run, "--resume") == 0
     assert main(["evaluate", run, "--tasks", "2"]) == 0
     assert "not what" not in capsys.readouterr().err
-    sources.write_folder(folder, {f"pet 99/{i}.png": sources.picture(i) for i in range(5)})
+    sources.write(folder, {f"pet 99/{i}.png": sources.picture(i) for i in range(5)})
     assert train(folder, "--out", run, "--resume", "--iterations", "3") == 2
     assert "is not what it was" in capsys.readouterr().err
     assert main(["evaluate", run, "--tasks", "2"]) == 0

@@ -130,9 +130,9 @@ def add_on_full_disks(folder: Path) -> int:
     from metamirror.data.store import Store
     from tests.data import sources
 
-    old = sources.write_folder(folder / "old", sources.folders())
+    old = sources.write(folder / "old", sources.folders())
     more = {f"train/n9999/{i}.png": sources.picture(i) for i in range(40)}
-    new = sources.write_folder(folder / "new", {**sources.folders(), **more})
+    new = sources.write(folder / "new", {**sources.folders(), **more})
     tried = 0
     # The old set has 1.0 MB and the new one 1.9.
     for size in (1_200, 2_000, 2_700):
@@ -157,7 +157,7 @@ def other_commands_on_a_full_disk(folder: Path) -> int:
 
     run = folder / "for-others"
     assert said((*TRAIN, "--out", str(run)))[0] == 0
-    pictures = sources.write_folder(
+    pictures = sources.write(
         folder / "support",
         {f"{c}/{i}.png": sources.picture(99 * (c == "a")) for c in "ab" for i in "1"},
     )
@@ -203,10 +203,10 @@ def read_only_disks(folder: Path) -> int:
     """What would write is refused with the place; what reads goes on."""
     from tests.data import sources
 
-    pictures = sources.write_folder(
+    pictures = sources.write(
         folder / "ro-support", {f"{c}/1.png": sources.picture(99 * (c == "a")) for c in "ab"}
     )
-    source = sources.write_folder(folder / "ro-source", sources.folders())
+    source = sources.write(folder / "ro-source", sources.folders())
     with Disk(folder / "read-only", 20_000) as disk:
         at = disk.at
         assert said((*TRAIN, "--out", str(at / "run")))[0] == 0

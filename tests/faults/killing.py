@@ -151,9 +151,9 @@ def kill_adding(folder: Path, late: int) -> dict[str, Any]:
     What was installed before stays whole until then, and is the new set from then on.
     """
     files = sources.folders()
-    old = sources.write_folder(folder / "old", files)
+    old = sources.write(folder / "old", files)
     files |= {f"train/n9999/{i}.png": sources.picture(i % 256, 300) for i in range(80)}
-    new = sources.write_folder(folder / "new", files)
+    new = sources.write(folder / "new", files)
     home = folder / "home"
 
     def add(source: Path, home: Path) -> Any:

@@ -54,18 +54,18 @@ def test_a_run_folder_that_vanishes_is_missed_by_name(tmp_path: Path, capfd):
 
 
 def test_a_picture_that_vanishes_while_it_is_read_is_named(tmp_path: Path, capsys, monkeypatch):
-    old = sources.write_folder(tmp_path / "old", sources.folders())
+    old = sources.write(tmp_path / "old", sources.folders())
     words = ["data", "add", "mini-imagenet", "--data-dir", str(tmp_path / "home"), "--from"]
     assert main([*words, str(old)]) == 0
     before = Store(tmp_path / "home").check("mini-imagenet")["sha256"]
-    new = sources.write_folder(tmp_path / "new", sources.folders())
-    real = install.picture_row
+    new = sources.write(tmp_path / "new", sources.folders())
+    real = install.decode
 
     def vanish(*args):
         shutil.rmtree(new / "test", ignore_errors=True)
         return real(*args)
 
-    monkeypatch.setattr(install, "picture_row", vanish)
+    monkeypatch.setattr(install, "decode", vanish)
     assert main([*words, str(new)]) == 2
     assert "No such file" in (said := capsys.readouterr().err)
     assert str(new / "test") in said
@@ -73,7 +73,7 @@ def test_a_picture_that_vanishes_while_it_is_read_is_named(tmp_path: Path, capsy
 
 
 def test_installed_pictures_that_vanish_are_named(tmp_path: Path, capsys):
-    source = sources.write_folder(tmp_path / "source", sources.folders())
+    source = sources.write(tmp_path / "source", sources.folders())
     home = ["--data-dir", str(tmp_path / "home")]
     assert main(["data", "add", "mini-imagenet", "--from", str(source), *home]) == 0
     (array,) = (tmp_path / "home").glob("*.bytes")
@@ -103,7 +103,7 @@ def _jumping(words: list[str]) -> None:
 
 
 def test_pictures_from_the_past_and_the_future_are_pictures(tmp_path: Path):
-    folder = sources.write_folder(tmp_path / "birds", sources.folders())
+    folder = sources.write(tmp_path / "birds", sources.folders())
     for seconds in (0, 2**33, -(2**30)):
         for file in folder.rglob("*.png"):
             os.utime(file, (seconds, seconds))

@@ -21,47 +21,13 @@ from hypothesis import strategies as st
 from metamirror.data.readers import archives
 from metamirror.data.readers.archives import DamagedArchive, RefusedFile
 from metamirror.data.readers.source import open_source
+from tests.data.sources import tar_entry as entry
+from tests.data.sources import write, write_tar
 
 FILES = {"images/b.jpg": b"bee" * 500, "images/a.jpg": b"ay", "train.csv": b"filename,label\n"}
 NOISE = {"__MACOSX/images/._a.jpg": b"x", ".DS_Store": b"x", "images/.hidden/c.jpg": b"x"}
 TARS = [".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz"]
 ARCHIVES = [".zip", *TARS]
-
-
-def entry(name: str, data: bytes = b"", **fields) -> tuple[tarfile.TarInfo, bytes]:
-    info = tarfile.TarInfo(name)
-    info.size = len(data)
-    for field, value in fields.items():
-        setattr(info, field, value)
-    return info, data
-
-
-def write_tar(path: Path, entries: list[tuple[tarfile.TarInfo, bytes]], mode: str = "w") -> Path:
-    with tarfile.open(path, mode, format=tarfile.PAX_FORMAT) as tar:
-        for info, data in entries:
-            tar.addfile(info, io.BytesIO(data))
-    return path
-
-
-def write_zip(path: Path, files: dict[str, bytes]) -> Path:
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
-        for name, data in files.items():
-            file.writestr(name, data)
-    return path
-
-
-def write(path: Path, files: dict[str, bytes]) -> Path:
-    """A folder or an archive, by the suffix."""
-    if path.name.endswith(".zip"):
-        return write_zip(path, files)
-    if "." in path.name:
-        kind = {"z": "gz", "2": "bz2"}.get(path.name[-1], "")
-        kind = "xz" if path.name.endswith("xz") else kind
-        return write_tar(path, [entry(n, d) for n, d in files.items()], f"w:{kind}")
-    for name, data in files.items():
-        (path / name).parent.mkdir(parents=True, exist_ok=True)
-        (path / name).write_bytes(data)
-    return path
 
 
 @pytest.mark.parametrize("suffix", ["", *ARCHIVES])
@@ -192,7 +158,7 @@ def test_a_symbolic_link_in_a_zip_is_refused(tmp_path: Path):
 
 
 def test_an_encrypted_zip_is_refused_with_the_way_out(tmp_path: Path):
-    path = write_zip(tmp_path / "a.zip", {"a.png": b"1"})
+    path = write(tmp_path / "a.zip", {"a.png": b"1"})
     data = bytearray(path.read_bytes())
     data[data.index(b"PK\x01\x02") + 8] |= 1
     path.write_bytes(data)
@@ -234,7 +200,7 @@ def test_the_limit_counts_the_bytes_that_arrive(tmp_path: Path, suffix: str):
 
 
 def test_a_zip_that_lies_about_its_sizes_is_not_believed(tmp_path: Path):
-    path = write_zip(tmp_path / "a.zip", {"a.png": bytes(10**6)})
+    path = write(tmp_path / "a.zip", {"a.png": bytes(10**6)})
     data = bytearray(path.read_bytes())
     for start, at in ((b"PK\x03\x04", 22), (b"PK\x01\x02", 24)):
         place = data.index(start) + at
@@ -245,7 +211,7 @@ def test_a_zip_that_lies_about_its_sizes_is_not_believed(tmp_path: Path):
 
 
 def test_a_zip_bomb_stops_at_the_limit(tmp_path: Path):
-    path = write_zip(tmp_path / "a.zip", {"a.png": bytes(2 * archives.LIMIT)})
+    path = write(tmp_path / "a.zip", {"a.png": bytes(2 * archives.LIMIT)})
     assert path.stat().st_size < archives.LIMIT // 500
     with open_source(path) as source, pytest.raises(ValueError, match="more than"):
         source.read("a.png")
