@@ -28,13 +28,13 @@ WIDTH, LR, TASKS, STEPS = 16, 0.1, 10, (1, 5)
 
 
 def meta_gradient(
-    model: torch.nn.Module, task: mm.Task, steps: int, *, double: bool, fused: bool
+    model: torch.nn.Module, task: mm.Task, steps: int, *, double: bool, fast: bool
 ) -> Tensor:
     dtype = torch.float64 if double else torch.float32
     learner = mm.make_learner("maml", model, steps=steps, lr=LR).to(dtype)
     for module in learner.modules():
         if isinstance(module, ConvBlock):
-            module.fused = fused
+            module.fast = fast
     own = mm.Task(*(mm.Batch(b.x.to(dtype), b.y) for b in task))
     found = torch.autograd.grad(learner.meta_loss(own), list(learner.parameters()))
     return torch.cat([g.flatten() for g in found]).double()
@@ -43,10 +43,10 @@ def meta_gradient(
 def differences(model: torch.nn.Module, task: mm.Task, steps: int) -> dict[str, float]:
     """Lengths of differences, against the length of the exact gradient."""
     exact, again = (
-        meta_gradient(model, task, steps, double=True, fused=fused) for fused in (False, True)
+        meta_gradient(model, task, steps, double=True, fast=fast) for fast in (False, True)
     )
     plain, fused = (
-        meta_gradient(model, task, steps, double=False, fused=fused) for fused in (False, True)
+        meta_gradient(model, task, steps, double=False, fast=fast) for fast in (False, True)
     )
     pairs = {
         "float64, fused and plain": (exact, again),

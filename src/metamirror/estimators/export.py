@@ -55,7 +55,7 @@ class AdaptedModule(nn.Module):
         for module in self.model.modules():
             if isinstance(module, ConvBlock):
                 # The same function in operations that every exporter knows.
-                module.fused = False
+                module.fast = False
         self.buffers_of = {name: "statistics_" + name.replace(".", "_") for name in statistics}
         for name, buffer in self.buffers_of.items():
             self.register_buffer(buffer, statistics[name].cpu().clone())

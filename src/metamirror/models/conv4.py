@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from metamirror.core.normalisation import BatchNorm
 from metamirror.models.images import as_images
-from metamirror.models.kernels.conv_block import Convolve, PoolAndStatistics, normalised_relu
-from metamirror.models.kernels.first_block import PoolPictures
-
-MOST_CHANNELS_OF_PICTURES = 4
-"""Up to this many channels a product with unfolded pictures is faster than a convolution."""
+from metamirror.models.kernels.fast_block import fast_block
 
 
 class Convolution(nn.Conv2d):
@@ -32,29 +26,32 @@ class Convolution(nn.Conv2d):
 
 
 class ConvBlock(nn.Module):
-    """3x3 convolution, batch normalisation, ReLU, 2x2 max-pooling."""
+    """3x3 convolution, batch normalisation, ReLU, 2x2 max-pooling.
 
-    fused: bool = True
-    """Whether to use `models.kernels.conv_block` where it applies. Same results, faster; it can
-    be differentiated twice, the plain formula as often as one likes."""
+    Args:
+        channels: of the input.
+        filters: channels of the output.
+        fast: use `models.kernels` where they apply: same results, faster. They can be
+            differentiated twice, the plain formula as often as one likes.
+    """
 
-    def __init__(self, channels: int, filters: int):
+    def __init__(self, channels: int, filters: int, *, fast: bool = True):
         super().__init__()
         self.conv = Convolution(channels, filters, 3, padding=1)
         self.norm = BatchNorm(filters)
+        self.fast = fast
         nn.init.xavier_uniform_(self.conv.weight)
         if self.conv.bias is not None:
             nn.init.zeros_(self.conv.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.fused and self._can_fuse(x):
-            return self._fused(x)
+        if self.fast and self._fast_applies(x):
+            return fast_block(x, self.conv.weight, self.conv.bias, self.norm)
         return F.max_pool2d(F.relu(self.norm(self.conv(x))), 2)
 
-    def _can_fuse(self, x: Tensor) -> bool:
+    def _fast_applies(self, x: Tensor) -> bool:
         # On a GPU it was never measured; torch.func has no rule for it; compilers and exporters
-        # want plain operations; a part that was replaced, or that someone listens to, has to be
-        # called.
+        # want plain operations; a part that was replaced, or that has hooks, has to be called.
         return (
             x.device.type == "cpu"
             and x.dtype in (torch.float32, torch.float64)
@@ -66,44 +63,10 @@ class ConvBlock(nn.Module):
             and _untouched(self.norm, BatchNorm)
         )
 
-    def _fused(self, x: Tensor) -> Tensor:
-        weight: Tensor = self.conv.weight
-        scale: Tensor = self.norm.weight
-        shift: Tensor = self.norm.bias
-        negative = scale.detach() < 0
-        sign: Tensor | None = None
-        if negative.any():
-            sign = torch.where(negative, -1.0, 1.0).to(scale.dtype)
-            weight, scale = weight * sign.view(-1, 1, 1, 1), scale * sign
-        pooled, mean, var = convolved_and_pooled(x, weight)
-        given = self.norm.given()
-        if given is not None:
-            mean, var = (statistic.flatten() for statistic in given)
-            mean = mean if sign is None else mean * sign
-        true_mean = mean if sign is None else mean * sign
-        self.norm.note(true_mean.view(1, -1, 1, 1), var.view(1, -1, 1, 1))
-        return normalised_relu(pooled, mean, var, scale, shift, self.norm.eps, self.conv.bias)
-
-
-def convolved_and_pooled(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """2x2 maxima of a 3x3 convolution, and the mean and variance of each channel before pooling."""
-    if x.shape[1] <= MOST_CHANNELS_OF_PICTURES and not x.requires_grad:
-        pooled, mean, var = PoolPictures.apply(x, weight)  # type: ignore[no-untyped-call]
-    else:
-        y = Convolve.apply(x, weight)  # type: ignore[no-untyped-call]
-        y = y.contiguous(memory_format=torch.channels_last)
-        pooled, mean, var = PoolAndStatistics.apply(y)  # type: ignore[no-untyped-call]
-    return pooled, mean, var
-
 
 def _untouched(module: nn.Module, kind: type[nn.Module]) -> bool:
-    listened_to = (
-        module._forward_hooks
-        or module._forward_pre_hooks
-        or module._backward_hooks
-        or module._backward_pre_hooks
-    )
-    return type(module) is kind and not listened_to
+    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return type(module) is kind and not any(getattr(module, hooks) for hooks in kinds)
 
 
 class Conv4(nn.Module):
@@ -111,32 +74,34 @@ class Conv4(nn.Module):
 
     Args:
         ways: number of classes.
-        channels: of the pictures.
-        image_size: height and width of the pictures, at least 16.
+        channels: of the images.
+        image_size: height and width of the images, at least 16.
         width: filters of each layer; the paper's is 64.
+        fast: use the fast passes of `models.kernels`; see `ConvBlock`.
 
     >>> import torch
     >>> Conv4(ways=5, channels=1, image_size=28)(torch.rand(3, 1, 28, 28)).shape
     torch.Size([3, 5])
     """
 
-    def __init__(self, ways: int = 5, channels: int = 3, image_size: int = 84, width: int = 64):
+    def __init__(
+        self,
+        ways: int = 5,
+        channels: int = 3,
+        image_size: int = 84,
+        width: int = 64,
+        *,
+        fast: bool = True,
+    ):
         super().__init__()
         check_sizes(ways=ways, channels=channels, width=width)
         if image_size < 16:
             raise ValueError(f"image_size is {image_size}; conv4 halves it four times and needs 16")
-        self.config = {
-            "name": "conv4",
-            "ways": ways,
-            "channels": channels,
-            "image_size": image_size,
-            "width": width,
-        }
+        sizes = {"ways": ways, "channels": channels, "image_size": image_size, "width": width}
+        self.config = {"name": "conv4", **sizes}
         self.channels, self.image_size = channels, image_size
         inputs = [channels, width, width, width]
-        self.blocks = nn.Sequential(
-            OrderedDict((f"{i}", ConvBlock(n, width)) for i, n in enumerate(inputs))
-        )
+        self.blocks = nn.Sequential(*(ConvBlock(n, width, fast=fast) for n in inputs))
         positions = (image_size // 16) ** 2
         self.head = nn.Linear(width * positions, ways)
         nn.init.xavier_uniform_(self.head.weight)

@@ -1,4 +1,4 @@
-"""Pictures in any common form, made into what a convolution takes."""
+"""Images in any common form, made into what a convolution takes."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def as_images(x: Tensor, channels: int, size: int, dtype: torch.dtype) -> Tensor
         x = x.movedim(3, 1)
     if x.dim() != 4 or x.shape[1] not in (1, 3, channels) or x.shape[2:] != (size, size):
         raise ValueError(
-            f"pictures have shape {shape}; this model takes (examples, {channels}, {size}, "
+            f"images have shape {shape}; this model takes (examples, {channels}, {size}, "
             f"{size}), channels first or last: resize them, or build the model with another "
             f"image_size"
         )
     if x.dtype == torch.uint8:
         x = x.to(dtype) / 255
     elif not x.is_floating_point():
-        raise ValueError(f"pictures are {x.dtype}; give uint8 in 0..255 or floats in 0..1")
+        raise ValueError(f"images are {x.dtype}; give uint8 in 0..255 or floats in 0..1")
     x = x.to(dtype)
     if x.shape[1] == channels:
         return x
@@ -36,4 +36,4 @@ def as_images(x: Tensor, channels: int, size: int, dtype: torch.dtype) -> Tensor
         return x.expand(-1, channels, -1, -1)
     if channels == 1:
         return (x * x.new_tensor(LUMINANCE).view(1, 3, 1, 1)).sum(1, keepdim=True)
-    raise ValueError(f"pictures have {x.shape[1]} channels and the model takes {channels}")
+    raise ValueError(f"images have {x.shape[1]} channels and the model takes {channels}")

@@ -39,8 +39,8 @@ class ResNet12(nn.Module):
 
     Args:
         ways: number of classes.
-        channels: of the pictures.
-        image_size: height and width of the pictures, at least 16.
+        channels: of the images.
+        image_size: height and width of the images, at least 16.
         width: filters of the first block, doubled from block to block; or of each of the four.
 
     >>> import torch
@@ -62,13 +62,8 @@ class ResNet12(nn.Module):
         check_sizes(ways=ways, channels=channels, width=min(widths))
         if image_size < 16:
             raise ValueError(f"image_size is {image_size}; resnet12 halves it four times: needs 16")
-        self.config = {
-            "name": "resnet12",
-            "ways": ways,
-            "channels": channels,
-            "image_size": image_size,
-            "width": widths,
-        }
+        sizes = {"ways": ways, "channels": channels, "image_size": image_size, "width": widths}
+        self.config = {"name": "resnet12", **sizes}
         self.channels, self.image_size = channels, image_size
         inputs = [channels, *widths[:-1]]
         self.blocks = nn.Sequential(

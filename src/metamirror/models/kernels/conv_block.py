@@ -138,8 +138,8 @@ def refuse_a_third_derivative() -> None:
     # torch's once_differentiable would be passed over in silence by torch.autograd.grad.
     if torch.is_grad_enabled():
         raise RuntimeError(
-            "Conv4's fused block can be differentiated twice, not three times: set fused = False "
-            "on its blocks"
+            "Conv4's fast block can be differentiated twice, not three times: build it with "
+            "Conv4(..., fast=False)"
         )
 
 
@@ -149,7 +149,7 @@ def flat(x: Tensor) -> Tensor:
 
 
 def places_in_memory(y: Tensor, places: Tensor) -> Tensor:
-    """Where maxima stand in channels-last y, from where max-pooling says they are in a picture."""
+    """Where maxima stand in channels-last y, from where max-pooling says they are in a image."""
     # Whole numbers of 32 bits, where they suffice, are multiplied several at a time.
     kind = torch.int32 if y.numel() < 2**31 else torch.int64
     starts = _starts(*y.shape, y.device, kind)
@@ -165,8 +165,8 @@ def _starts(
     device: torch.device,
     kind: torch.dtype,
 ) -> Tensor:
-    pictures = torch.arange(examples, device=device) * (height * width * channels)
-    starts = pictures.view(-1, 1, 1, 1) + torch.arange(channels, device=device).view(-1, 1, 1)
+    images = torch.arange(examples, device=device) * (height * width * channels)
+    starts = images.view(-1, 1, 1, 1) + torch.arange(channels, device=device).view(-1, 1, 1)
     return starts.to(kind)
 
 

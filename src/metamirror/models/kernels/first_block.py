@@ -1,8 +1,8 @@
-r"""The first layer of a fused block, which reads the pictures themselves.
+r"""The first layer of a fast block, which reads the images themselves.
 
-Its output is the largest tensor of the network, and is never held as a whole: a few pictures at a
+Its output is the largest tensor of the network, and is never held as a whole: a few images at a
 time are unfolded into patches P, multiplied with the filters W and pooled while they are in the
-cache. Since pictures have no derivative, all that the rest needs of $y = P^\top W$ are the mean
+cache. Since images have no derivative, all that the rest needs of $y = P^\top W$ are the mean
 patch c and the products of centred patches $G = (P - c)(P - c)^\top$, which are small: with n
 places,
 
@@ -32,10 +32,10 @@ AT_ONCE = 1 << 19
 
 
 def chunks(x: Tensor, filters: int) -> Iterator[slice]:
-    """A few pictures at a time."""
-    pictures = max(1, AT_ONCE // (filters * x.shape[2] * x.shape[3]))
-    for start in range(0, x.shape[0], pictures):
-        yield slice(start, min(start + pictures, x.shape[0]))
+    """A few images at a time."""
+    images = max(1, AT_ONCE // (filters * x.shape[2] * x.shape[3]))
+    for start in range(0, x.shape[0], images):
+        yield slice(start, min(start + images, x.shape[0]))
 
 
 def patches(x: Tensor) -> Tensor:
@@ -50,7 +50,7 @@ def as_matrix(weight: Tensor) -> Tensor:
 
 
 class Summary(NamedTuple):
-    """Of pictures: what the rest needs to know. The last three where derivatives are wanted."""
+    """Of images: what the rest needs to know. The last three where derivatives are wanted."""
 
     mean: Tensor
     var: Tensor
@@ -74,7 +74,7 @@ def _pool_part(x: Tensor, matrix: Tensor, differentiated: bool) -> tuple[Tensor,
 
 
 def _together(parts: Sequence[Summary], sizes: Sequence[int], area: int) -> Summary:
-    """The summary of all pictures, from those of parts; sizes are numbers of pictures."""
+    """The summary of all images, from those of parts; sizes are numbers of images."""
     means, variances, centres, products, places = zip(*parts, strict=True)
     mean, var = merged(list(zip(means, variances, strict=True)), sizes)
     if centres[0] is None:
@@ -88,7 +88,7 @@ def _together(parts: Sequence[Summary], sizes: Sequence[int], area: int) -> Summ
     return Summary(mean, var, centre.to(mean.dtype), total.to(mean.dtype), every)
 
 
-class PoolPictures(Function):
+class PoolImages(Function):
     """x, weight -> (pooled, mean, variance) of the convolution, before and after pooling."""
 
     @staticmethod
@@ -112,12 +112,12 @@ class PoolPictures(Function):
 
     @staticmethod
     def backward(ctx: Any, by_pooled: Tensor, by_mean: Tensor, by_var: Tensor) -> Any:
-        return None, PoolPicturesBackward.apply(  # type: ignore[no-untyped-call]
+        return None, PoolImagesBackward.apply(  # type: ignore[no-untyped-call]
             by_pooled, by_mean, by_var, *ctx.saved_tensors
         )
 
 
-class PoolPicturesBackward(Function):
+class PoolImagesBackward(Function):
     """The derivative in the weight, and below it the second derivatives."""
 
     @staticmethod

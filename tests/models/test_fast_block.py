@@ -1,4 +1,4 @@
-"""The fused block against the plain formula, in value and in both derivatives."""
+"""The fast block against the plain formula, in value and in both derivatives."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ import torch
 from torch import Tensor, nn
 
 import metamirror as mm
-from metamirror.models.conv4 import Conv4, ConvBlock, convolved_and_pooled
+from metamirror.models.conv4 import Conv4, ConvBlock
 from metamirror.models.kernels import first_block
 from metamirror.models.kernels.channel_statistics import channel_statistics
+from metamirror.models.kernels.fast_block import convolved_and_pooled
 from metamirror.testing.methods import meta_gradient
 
 WAYS = 3
 
 
-def set_fused(model: nn.Module, fused: bool) -> None:
+def set_fast(model: nn.Module, fast: bool) -> None:
     for module in model.modules():
         if isinstance(module, ConvBlock):
-            module.fused = fused
+            module.fast = fast
 
 
 def model_of(channels: int, size: int, signs: str = "mixed") -> Conv4:
@@ -39,7 +40,7 @@ def tasks_of(channels: int, size: int, *, ties: bool = False, shots: int = 2) ->
     def batch(per_class: int) -> mm.Batch:
         shape = (2, WAYS * per_class, channels, size, size)
         x = torch.rand(shape, generator=random, dtype=torch.float64)
-        # Black and white pictures with flat parts: many windows hold equal numbers.
+        # Black and white images with flat parts: many windows hold equal numbers.
         x = (x > 0.8).double() if ties else x
         return mm.Batch(x, torch.arange(WAYS).repeat(per_class).expand(2, -1))
 
@@ -48,18 +49,18 @@ def tasks_of(channels: int, size: int, *, ties: bool = False, shots: int = 2) ->
 
 def both(model: Conv4, tasks: mm.Task, spec: str = "maml", **options: object) -> list[Tensor]:
     found = []
-    for fused in (True, False):
+    for fast in (True, False):
         torch.manual_seed(3)
         learner = mm.make_learner(spec, model, steps=3, lr=0.2, **options)
-        set_fused(learner, fused)
+        set_fast(learner, fast)
         grads = meta_gradient(learner, tasks)
         loss = learner.meta_loss(tasks, seeds=[0, 1])
         found.append(torch.cat([loss.detach().view(1), *(g.flatten() for g in grads.values())]))
     return found
 
 
-def assert_close(fused: Tensor, plain: Tensor) -> None:
-    assert float((fused - plain).norm() / plain.norm()) < 1e-10
+def assert_close(fast: Tensor, plain: Tensor) -> None:
+    assert float((fast - plain).norm() / plain.norm()) < 1e-10
     assert torch.isfinite(plain).all()
 
 
@@ -74,11 +75,11 @@ def test_meta_gradients_equal_the_plain_models(
 
 
 @pytest.mark.parametrize("norm", ["transductive", "inductive"])
-@pytest.mark.parametrize("pictures", [1, 2, 4])
-def test_the_first_layer_in_pieces(pictures: int, norm: str, monkeypatch: pytest.MonkeyPatch):
-    # Six pictures, the last piece of which may be a smaller one.
-    monkeypatch.setattr(first_block, "AT_ONCE", pictures * 6 * 17 * 17)
-    assert len(list(first_block.chunks(torch.zeros(6, 3, 17, 17), 6))) == -(-6 // pictures)
+@pytest.mark.parametrize("images", [1, 2, 4])
+def test_the_first_layer_in_pieces(images: int, norm: str, monkeypatch: pytest.MonkeyPatch):
+    # Six images, the last piece of which may be a smaller one.
+    monkeypatch.setattr(first_block, "AT_ONCE", images * 6 * 17 * 17)
+    assert len(list(first_block.chunks(torch.zeros(6, 3, 17, 17), 6))) == -(-6 // images)
     assert_close(*both(model_of(3, 17), tasks_of(3, 17), norm=norm))
 
 
@@ -105,9 +106,9 @@ def test_scales_of_either_sign_and_ties_in_the_pooling(signs: str):
 
 @pytest.mark.parametrize("spec", list(mm.METHODS))
 def test_every_method_gets_the_plain_models_gradient(spec: str):
-    fused, plain = both(model_of(1, 16), tasks_of(1, 16), spec)
+    fast, plain = both(model_of(1, 16), tasks_of(1, 16), spec)
     # ECML's eigenvalues magnify rounding.
-    assert float((fused - plain).norm() / plain.norm()) < (1e-8 if spec == "ecml" else 1e-10)
+    assert float((fast - plain).norm() / plain.norm()) < (1e-8 if spec == "ecml" else 1e-10)
 
 
 def test_a_scale_of_zero_gives_the_same_value():
@@ -116,8 +117,8 @@ def test_a_scale_of_zero_gives_the_same_value():
         for block in model.blocks:
             block.norm.weight[::2] = 0
     values = []
-    for fused in (True, False):
-        set_fused(model, fused)
+    for fast in (True, False):
+        set_fast(model, fast)
         values.append(model(tasks.query.x[0]))
     torch.testing.assert_close(*values, rtol=0, atol=1e-12)
 
@@ -136,12 +137,12 @@ def test_the_gradient_is_the_slope_of_the_value():
     assert torch.autograd.gradgradcheck(run, inputs, fast_mode=True)
 
 
-def test_a_third_derivative_is_refused_rather_than_wrong():
+def test_a_third_derivative_is_refast_rather_than_wrong():
     block, x = model_of(1, 16).blocks[0], torch.rand(4, 1, 8, 8, dtype=torch.float64)
     weight = block.conv.weight
 
-    def third(fused: bool) -> Tensor:
-        block.fused = fused
+    def third(fast: bool) -> Tensor:
+        block.fast = fast
         value = block(x).pow(3).sum()
         for _ in range(3):
             (grad,) = torch.autograd.grad(value, weight, create_graph=True)
@@ -149,7 +150,7 @@ def test_a_third_derivative_is_refused_rather_than_wrong():
         return value
 
     assert torch.isfinite(third(False))
-    with pytest.raises(RuntimeError, match="set fused = False"):
+    with pytest.raises(RuntimeError, match="fast=False"):
         third(True)
 
 
@@ -191,7 +192,7 @@ def test_a_replaced_normalisation_is_used():
     torch.testing.assert_close(block(x), expected)
 
 
-def test_non_finite_pictures_stay_visible():
+def test_non_finite_images_stay_visible():
     model = model_of(1, 16)
     x = torch.rand(4, 1, 16, 16, dtype=torch.float64)
     x[0, 0, 3, 3] = float("nan")
@@ -209,11 +210,11 @@ def test_a_large_mean_costs_no_digits_in_float32():
     assert float((found - exact).abs().max()) < 0.05 * float(exact.abs().max())
 
 
-@pytest.mark.parametrize(("pictures", "size"), [(75, 28), (25, 84), (3, 17), (1300, 2)])
-def test_statistics_of_a_flat_ground_keep_their_digits_in_float32(pictures: int, size: int):
+@pytest.mark.parametrize(("images", "size"), [(75, 28), (25, 84), (3, 17), (1300, 2)])
+def test_statistics_of_a_flat_ground_keep_their_digits_in_float32(images: int, size: int):
     """Equal numbers, added one by one, are rounded in the same direction every time."""
     random = torch.Generator().manual_seed(0)
-    y = torch.rand(pictures, 4, size, size, generator=random)
+    y = torch.rand(images, 4, size, size, generator=random)
     y = torch.where(y > 0.9, y, 0.1).contiguous(memory_format=torch.channels_last)
     mean, var = channel_statistics(y)
     exact = y.double()
@@ -221,7 +222,7 @@ def test_statistics_of_a_flat_ground_keep_their_digits_in_float32(pictures: int,
     torch.testing.assert_close(var.double(), exact.var((0, 2, 3), correction=0), rtol=2e-5, atol=0)
 
 
-@pytest.mark.parametrize("channels", [2, 5])  # pictures, and what layers make of them
+@pytest.mark.parametrize("channels", [2, 5])  # images, and what layers make of them
 def test_many_places_cost_no_digits_in_float32(channels: int):
     random = torch.Generator().manual_seed(0)
     x = torch.rand(24, channels, 84, 84, generator=random)
