@@ -1,4 +1,4 @@
-"""The picture of a task."""
+"""The image of a task."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_task_becomes_a_readable_png(ways, shots, queries, channels, tmp_path)
 
 
 def test_support_is_above_and_query_below_with_a_gap(tmp_path):
-    """Black support pictures, grey query pictures: the rows of the PNG tell them apart."""
+    """Black support images, grey query pictures: the rows of the PNG tell them apart."""
     x = torch.zeros(3, 1, 8, 8)
     task = Task(Batch(x, torch.arange(3)), Batch(x + 0.5, torch.arange(3)))
     draw_task(task, ["a", "b", "c"], tmp_path / "task.png")

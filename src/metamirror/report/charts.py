@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -77,6 +78,13 @@ class Chart:
     svg: Markup
 
 
+class Decades(LogFormatter):
+    """Labels of a logarithmic axis in plain digits, at the ticks that matplotlib would label."""
+
+    def __call__(self, x: float, pos: int | None = None) -> str:
+        return f"{x:g}" if super().__call__(x, pos) else ""
+
+
 def draw_lines(
     axes: Axes, series: Sequence[Series], *, x_label: str, log: bool, marks: Iterable[float] = ()
 ) -> None:
@@ -87,28 +95,16 @@ def draw_lines(
         x, y = np.array(one.points, dtype=float).reshape(-1, 2).T
         shown = np.isfinite(x) & np.isfinite(y) & ((y > 0) | (not log))
         x, y = x[shown], _drawable(y[shown], log)
-        colour = one.style.colours[0]
-        axes.plot(
-            x,
-            y,
-            gid=f"series-{i}",
-            label=one.label,
-            color=colour,
-            alpha=0.45 if one.faint else 1,
-            zorder=1 if one.faint else 2,
-            linewidth=0.8 if one.faint else 1.5,
-            linestyle=(0, one.style.dashes) if one.style.dashes else "-",
-            marker="" if one.faint else one.style.marker,
-            markevery=max(1, math.ceil(len(x) / MOST_MARKERS)),
-            markersize=5,
-            markeredgecolor="#ffffff",
-            markeredgewidth=0.4,
-        )
+        behind = {"alpha": 0.45, "zorder": 1, "linewidth": 0.8, "marker": ""} if one.faint else {}
+        every = max(1, math.ceil(len(x) / MOST_MARKERS))
+        look = _look(one.style) | {"markevery": every} | behind
+        axes.plot(x, y, gid=f"series-{i}", label=one.label, **look)
         if one.half:
             # A finite mean may have an interval that is not; a logarithm has no room below zero.
             half = np.nan_to_num(np.array(one.half, dtype=float)[shown], posinf=0.0, neginf=0.0)
             low = np.maximum(y - half, 0.05 * y) if log else y - half
             low, high = _drawable(low, log), _drawable(y + half, log)
+            colour = one.style.colours[0]
             axes.fill_between(x, low, high, color=colour, alpha=0.14, linewidth=0)
     for mark in marks:
         axes.axvline(mark, color=GREY, linewidth=1, linestyle=":")
@@ -151,10 +147,10 @@ def dot_chart(
             axes.axhline(i - 0.5, color=RULE, linewidth=0.7)
         for j, dot in enumerate(own):
             y = i + 0.11 / tall * (j - (len(own) - 1) / 2)
-            colour, gid = dot.style.colours[0], f"series-{dots.index(dot)}"
-            low, value, high = _drawable(np.array([dot.low, dot.value, dot.high]), log)
-            axes.plot([low, high], [y, y], color=colour, linewidth=1.5, gid=gid)
-            axes.plot([value], [y], color=colour, marker=dot.style.marker, markersize=6, gid=gid)
+            ends = _drawable(np.array([dot.low, dot.value, dot.high]), log)
+            gid = f"series-{dots.index(dot)}"
+            # Without an interval the ends are not numbers, and the marker stands alone.
+            axes.plot(ends, [y] * 3, gid=gid, **_look(dot.style) | {"markevery": [1]})
     if mark is not None:
         axes.axvline(mark, color=GREY, linewidth=1, linestyle=":")
     axes.set_yticks(range(len(rows)), [_short(name) for name, _ in rows])
@@ -172,9 +168,7 @@ def dot_chart(
 def swatch(style: Style) -> Markup:
     """Return a style's line and marker, for a legend in a page."""
     figure = Figure(figsize=(26 / 72, 12 / 72))
-    line = Line2D([0, 0.5, 1], [0.5] * 3, color=style.colours[0], marker=style.marker)
-    line.set(markevery=[1], markersize=6, linestyle=(0, style.dashes) if style.dashes else "-")
-    figure.add_artist(line)
+    figure.add_artist(Line2D([0, 0.5, 1], [0.5] * 3, markevery=[1], **_look(style)))
     return _inline(figure, [style], [])
 
 
@@ -213,23 +207,31 @@ def _inline(figure: Figure, styles: Iterable[Style], labels: Sequence[str]) -> M
     colours = PAGE_COLOURS | {style.colours[0]: style.css for style in styles}
     text = _rendered(figure, "svg").decode()
     text = re.sub(r"\s*\n\s*", " ", NEEDLESS.sub("", text[text.index("<svg") :]))
-    text = re.sub(
-        r"(fill|stroke): (#[0-9a-f]{6})", lambda m: f"{m[1]}: {colours.get(m[2], m[2])}", text
-    )
-    return Markup(
-        re.sub(
-            r'<g id="series-(\d+)">',
-            lambda m: f"<g><title>{escape(labels[int(m[1])])}</title>",
-            text,
-        )
-    )
+    for colour, of_page in colours.items():
+        text = re.sub(f"(fill|stroke): {colour}", rf"\1: {of_page}", text)
+    for i, label in enumerate(labels):
+        text = text.replace(f'<g id="series-{i}">', f"<g><title>{escape(label)}</title>")
+    return Markup(text)
+
+
+def _look(style: Style) -> dict[str, Any]:
+    """Return how matplotlib draws a line with its markers."""
+    return {
+        "color": style.colours[0],
+        "marker": style.marker,
+        "linestyle": (0, style.dashes) if style.dashes else "-",
+        "linewidth": 1.5,
+        "markersize": 6,
+        "markeredgecolor": "#ffffff",
+        "markeredgewidth": 0.4,
+    }
 
 
 def _make_log(axes: Axes, axis: str) -> None:
     axes.set(**{f"{axis}scale": "log"})
     ticks = getattr(axes, f"{axis}axis")
-    ticks.set_major_formatter(LogFormatter())
-    ticks.set_minor_formatter(LogFormatter(minor_thresholds=(1, 0.4)))
+    ticks.set_major_formatter(Decades())
+    ticks.set_minor_formatter(Decades(minor_thresholds=(1, 0.4)))
 
 
 def _finish(axes: Axes, x_label: str) -> None:
