@@ -23,7 +23,19 @@ class FewShotRegressor(FewShotEstimator):
     """Predicts quantities from a few examples, by adapting a meta-learned start.
 
     As `FewShotClassifier`, with numbers in place of labels: one for each example, or as many as
-    the start's model has outputs. Its arguments are the same, without `calibrate`.
+    the start's model has outputs.
+
+    Args:
+        start: a shipped start's name, a run folder, a folder of `metamirror.save`, or a `Learner`.
+        steps: inner steps, if other than the start's.
+        lr: inner step size, if other than the start's.
+        early_stopping: stop at a step that lowers the loss of the examples by less than `tol`
+            times its first value; a step that raises it is taken back.
+        tol: that share.
+        invert: exchange dark and light, where examples are images.
+        ink: look for what is drawn on them, as in `FewShotClassifier`.
+        device: auto (CUDA, MPS or CPU, in this order), or one of them.
+        random_state: seed of the method's own noise; most methods have none.
 
     Attributes:
         losses_: the mean squared error of the examples before each step and after the last.
