@@ -64,6 +64,40 @@ def assert_close(fast: Tensor, plain: Tensor) -> None:
     assert torch.isfinite(plain).all()
 
 
+def derivatives(block: ConvBlock, x: Tensor) -> list[Tensor]:
+    """The value, and the first and second derivatives along random vectors."""
+    wanted = [*block.parameters(), *([x] if x.requires_grad else [])]
+    random = torch.Generator().manual_seed(0)
+    value = block(x)
+    cotangent = torch.randn(value.shape, generator=random, dtype=torch.float64)
+    first = torch.autograd.grad((value * cotangent).sum(), wanted, create_graph=True)
+    vectors = [torch.randn(d.shape, generator=random, dtype=torch.float64) for d in first]
+    product = sum((d * v).sum() for d, v in zip(first, vectors, strict=True))
+    second = torch.autograd.grad(product, wanted, materialize_grads=True)
+    return [t.detach() for t in (value, *first, *second)]
+
+
+@pytest.mark.parametrize("differentiated", [False, True], ids=["images", "features"])
+@pytest.mark.parametrize(("channels", "size"), [(1, 8), (3, 9), (6, 7)])
+def test_the_fast_block_equals_the_plain_one(channels: int, size: int, differentiated: bool):
+    block = ConvBlock(channels, 6).double()
+    torch.manual_seed(0)
+    for p in block.parameters():
+        torch.nn.init.normal_(p)
+    x = torch.randn(5, channels, size, size, dtype=torch.float64, requires_grad=differentiated)
+    block.fast = True
+    fast = derivatives(block, x)
+    block.fast = False
+    for found, expected in zip(fast, derivatives(block, x), strict=True):
+        scale = 1 + float(expected.abs().max())
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-10 * scale)
+
+
+def test_the_switch_is_an_argument_of_the_model():
+    assert all(block.fast for block in Conv4().blocks)
+    assert not any(block.fast for block in Conv4(fast=False).blocks)
+
+
 @pytest.mark.parametrize("first_order", [False, True])
 @pytest.mark.parametrize("norm", ["transductive", "inductive"])
 @pytest.mark.parametrize(("channels", "size"), [(1, 16), (1, 17), (3, 21), (5, 19)])

@@ -63,9 +63,7 @@ def merged_factors(factors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def stacked_layer(
-    groups: Sequence[Sequence[KroneckerLinear]],
-    size: tuple[int, int] | None,
-    rows: Tensor | None,
+    groups: Sequence[Sequence[KroneckerLinear]], size: tuple[int, int] | None, rows: Tensor | None
 ) -> Layer:
     """One layer of several modules: heads that read the same input stand one behind the other.
 
@@ -141,10 +139,7 @@ def run(x: Tensor, layers: Sequence[Layer], relus: Sequence[bool], traces: list[
 
 
 def run_backward(
-    grad: Tensor,
-    layers: Sequence[Layer],
-    relus: Sequence[bool],
-    traces: Sequence[Trace],
+    grad: Tensor, layers: Sequence[Layer], relus: Sequence[bool], traces: Sequence[Trace]
 ) -> tuple[Tensor, list[Layer]]:
     """The gradients in x (tensors, points, inputs) and in the layers."""
     points = grad.shape[-1]

@@ -18,10 +18,7 @@ class Packing:
     """
 
     def __init__(
-        self,
-        names: Iterable[str],
-        stacks: Sequence[Sequence[str]],
-        sizes: Sequence[Sequence[int]],
+        self, names: Iterable[str], stacks: Sequence[Sequence[str]], sizes: Sequence[Sequence[int]]
     ):
         place = {name: i for i, name in enumerate(names)}
         self.places = [[place[name] for name in stack] for stack in stacks]

@@ -17,14 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from metamirror.linalg.kronecker import KroneckerLinear, ShapeGroups, halved
-from metamirror.linalg.kronecker_layers import (
-    DENSE,
-    Layer,
-    Trace,
-    run,
-    run_backward,
-    stacked_layer,
-)
+from metamirror.linalg.kronecker_layers import DENSE, Layer, Trace, run, run_backward, stacked_layer
 from metamirror.linalg.tensor_stacks import Packing
 from metamirror.mirror_maps.partition import Partition
 

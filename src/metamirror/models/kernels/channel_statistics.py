@@ -12,7 +12,7 @@ batch_statistics = torch.ops.aten.batch_norm_update_stats.default
 
 MOST_PLACES = 1 << 10
 """That are added up one by one. torch does so for a channel of a channels-last tensor, and rounds
-each time: of ten thousand equal squares (a image's ground) the fourth digit is wrong, and with it
+each time: of ten thousand equal squares (an image's ground) the fourth digit is wrong, and with it
 the maxima and ReLUs that are nearly ties."""
 
 

@@ -125,10 +125,7 @@ class ConvolveBackward(Function):
             in_grad = other if in_grad is None else in_grad + other
         wanted = (by_weight is not None, by_x is not None)
         in_x, in_weight = _adjoints(
-            grad,
-            x if by_x is None else by_x,
-            weight if by_weight is None else by_weight,
-            wanted,
+            grad, x if by_x is None else by_x, weight if by_weight is None else by_weight, wanted
         )
         return in_grad, in_x, in_weight, None
 
@@ -149,7 +146,7 @@ def flat(x: Tensor) -> Tensor:
 
 
 def places_in_memory(y: Tensor, places: Tensor) -> Tensor:
-    """Where maxima stand in channels-last y, from where max-pooling says they are in a image."""
+    """Where maxima stand in channels-last y, from where max-pooling says they are in an image."""
     # Whole numbers of 32 bits, where they suffice, are multiplied several at a time.
     kind = torch.int32 if y.numel() < 2**31 else torch.int64
     starts = _starts(*y.shape, y.device, kind)
@@ -158,12 +155,7 @@ def places_in_memory(y: Tensor, places: Tensor) -> Tensor:
 
 @lru_cache(maxsize=64)
 def _starts(
-    examples: int,
-    channels: int,
-    height: int,
-    width: int,
-    device: torch.device,
-    kind: torch.dtype,
+    examples: int, channels: int, height: int, width: int, device: torch.device, kind: torch.dtype
 ) -> Tensor:
     images = torch.arange(examples, device=device) * (height * width * channels)
     starts = images.view(-1, 1, 1, 1) + torch.arange(channels, device=device).view(-1, 1, 1)
