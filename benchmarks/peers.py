@@ -12,12 +12,14 @@ rounds, with its bootstrap interval. Cases are added to the file, or replaced th
 from __future__ import annotations
 
 import argparse
+import statistics
 import sys
 from dataclasses import asdict, replace
 from functools import partial
 from importlib.metadata import version
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import peer_programs as peers
 from metamirror.console import Progress
@@ -28,7 +30,6 @@ from metamirror.experiments.paired_timing import (
     machine,
     open_workers,
     ratio,
-    summary,
     take_turns,
 )
 from metamirror.storage.atomic import read_json, write_json
@@ -37,6 +38,18 @@ OURS = "metamirror"
 AGREEMENT = 1e-8
 # One iteration is long enough to be timed; an adaptation is not.
 ADAPTATION_TURN = 1.0
+
+
+def summary(worker: Worker) -> dict[str, Any]:
+    """Return what a worker's turns came to, for a file."""
+    return {
+        "seconds": statistics.median(worker.seconds),
+        "cpu_seconds": statistics.median(worker.cpu_seconds),
+        "peak_mb": round(worker.peak_mb, 1),
+        "idle_mb": round(worker.idle_mb, 1),
+        "iterations_per_turn": worker.repeats,
+        "turns": [round(s, 6) for s in worker.seconds],
+    }
 
 
 def measure(

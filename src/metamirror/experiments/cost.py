@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import re
@@ -25,6 +26,7 @@ from metamirror.experiments.paired_timing import (
     ratio,
     take_turns,
 )
+from metamirror.experiments.statistics import BASELINE
 from metamirror.methods import METHODS, make_learner
 from metamirror.models import Conv4
 from metamirror.models.conv4 import check_sizes
@@ -34,7 +36,6 @@ from metamirror.training.factory import extra_parameters
 from metamirror.training.user_modules import import_modules
 
 SHAPES = {"omniglot": (1, 28, 28), "mini-imagenet": (3, 84, 84)}
-REFERENCE = "maml"
 # Shorter turns are lost in the noise of a clock and a scheduler.
 TURN_SECONDS = 0.2
 ROUNDS = 11
@@ -42,13 +43,13 @@ ROUNDS = 11
 
 @dataclass(frozen=True)
 class Workload:
-    """One meta-iteration on random pictures with a conv4.
+    """One meta-iteration on random images with a conv4.
 
     Attributes:
-        shape: channels, height and width of a picture.
+        shape: channels, height and width of an image.
         ways: classes of a task.
-        shots: support pictures a class.
-        queries: query pictures a class.
+        shots: support images a class.
+        queries: query images a class.
         width: filters of each layer.
         steps: K.
         tasks: of the iteration.
@@ -65,22 +66,16 @@ class Workload:
     recompute: bool = False
 
     def check(self) -> None:
-        """Refuses what no machine, or not this one, can hold."""
-        check_sizes(
-            ways=self.ways,
-            shots=self.shots,
-            queries=self.queries,
-            width=self.width,
-            tasks=self.tasks,
-            steps=self.steps,
-        )
+        """Refuse what no machine, or not this one, can hold."""
+        sizes = ("ways", "shots", "queries", "width", "tasks", "steps")
+        check_sizes(**{name: getattr(self, name) for name in sizes})
         _, height, size = self.shape
         if height != size or size < 16:
-            raise ValueError(f"pictures are {height}x{size}; conv4 takes square ones from 16x16 on")
-        # What the first layer puts out must be kept for every picture of a task and every step.
+            raise ValueError(f"images are {height}x{size}; conv4 takes square ones from 16x16 on")
+        # The output of the first layer must be kept for every image of a task and every step.
         kept = 1 if self.recompute else self.steps
-        pictures = self.ways * (self.shots * kept + self.queries)
-        least = 4 * pictures * self.width * size * size / 2**30
+        images = self.ways * (self.shots * kept + self.queries)
+        least = 4 * images * self.width * size * size / 2**30
         memory = memory_gb()
         if least > memory:
             raise ValueError(
@@ -89,13 +84,13 @@ class Workload:
             )
 
     def model(self) -> Conv4:
-        """The network, at its seeded start."""
+        """Return the network, at its seeded start."""
         torch.manual_seed(0)
         channels, _, size = self.shape
         return Conv4(ways=self.ways, channels=channels, image_size=size, width=self.width)
 
     def stack(self, seed: int = 0) -> Task:
-        """The tasks of the iteration."""
+        """Return the tasks of the iteration."""
         generator = torch.Generator().manual_seed(seed)
 
         def batch(count: int) -> Batch:
@@ -107,14 +102,14 @@ class Workload:
 
 
 def memory_gb() -> float:
-    """What this machine has; no limit where the system does not say."""
+    """Return what this machine has; no limit where the system does not say."""
     if not hasattr(os, "sysconf"):
         return math.inf
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
 
 
 def parse_shape(shape: str) -> tuple[int, int, int]:
-    """A shape by the name of its data set, or as channels x height x width.
+    """Return a shape by the name of its data set, or as channels x height x width.
 
     >>> parse_shape("3x32x32")
     (3, 32, 32)
@@ -132,22 +127,18 @@ def parse_shape(shape: str) -> tuple[int, int, int]:
 
 
 def parse_methods(methods: str) -> list[str]:
-    """The methods of a comma-separated list, MAML first, since all are compared with it."""
+    """Return the methods of a list with commas, MAML first, since all are compared with it."""
     given = list(METHODS) if methods == "all" else [m.strip() for m in methods.split(",")]
-    return list(dict.fromkeys([REFERENCE, *given]))
+    return list(dict.fromkeys([BASELINE, *given]))
 
 
 def prepare(method: str, work: Workload, imports: Sequence[str] = ()) -> Work:
-    """One iteration of meta-training: the meta-gradient, and a step of Adam along it."""
+    """Return one iteration of meta-training: the meta-gradient, and a step of Adam along it."""
     import_modules(imports)
     tune_allocator()
     spare_memory_for(work.shape)
     learner = make_learner(
-        method,
-        work.model(),
-        steps=work.steps,
-        lr=0.01,
-        recompute=work.recompute,
+        method, work.model(), steps=work.steps, lr=0.01, recompute=work.recompute
     )
     tasks = work.stack()
     learned = [p for p in learner.parameters() if p.requires_grad]
@@ -164,7 +155,7 @@ def prepare(method: str, work: Workload, imports: Sequence[str] = ()) -> Work:
 
 
 def crew_as_trained(learner: Learner, work: Workload) -> Crew | None:
-    """The processes that `metamirror train` would share the tasks with; they end with this one."""
+    """Return the processes that `train` would share the tasks with; they end with this one."""
     processes = processes_for(learner, work.shape, work.tasks)
     return Crew(learner, processes) if processes > 1 else None
 
@@ -177,7 +168,7 @@ def measure_cost(
     threads: int | None = None,
     imports: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """What `metamirror cost --json` prints.
+    """Return what `metamirror cost --json` prints.
 
     Every method takes turns with MAML alone, so that two processes are in memory at a time.
 
@@ -186,7 +177,7 @@ def measure_cost(
         methods: with their options, MAML first.
         rounds: pairs of turns for each method.
         threads: of torch; by default as many as torch takes here.
-        imports: modules that register the methods, for the processes that run them.
+        imports: modules that register methods of the user's own.
     """
     work.check()
     if rounds < 3:
@@ -199,20 +190,21 @@ def measure_cost(
     extra = {method: extra_parameters(method, model) for method in methods}
     reference, *others = methods
     rows: dict[str, dict[str, Any]] = {}
+
+    def worker_of(method: str) -> Worker:
+        return Worker(Program(method, partial(prepare, method, work, imports), count))
+
     total = rounds * 2 * max(1, len(others))
-    with (
-        Progress("cost", total) as progress,
-        Worker(Program(reference, partial(prepare, reference, work), count)) as maml,
-    ):
-        done = 0
+    with Progress("cost", total) as progress, worker_of(reference) as maml:
+        turns = itertools.count(1)
 
         def show(worker: Worker) -> None:
-            nonlocal done
-            done += 1
-            progress.update(done, f"{worker.program.name} {1000 * worker.seconds[-1]:.0f} ms")
+            progress.update(
+                next(turns), f"{worker.program.name} {1000 * worker.seconds[-1]:.0f} ms"
+            )
 
         for method in others:
-            with Worker(Program(method, partial(prepare, method, work, imports), count)) as worker:
+            with worker_of(method) as worker:
                 worker.wait()
                 seconds = take_turns(
                     [maml, worker], rounds, turn_seconds=TURN_SECONDS, after_turn=show
@@ -222,9 +214,9 @@ def measure_cost(
         if not others:
             take_turns([maml], rounds, turn_seconds=TURN_SECONDS, after_turn=show)
         first = _row(maml, Ratio(1.0, (1.0, 1.0)), extra[reference])
-    described = {**asdict(work), "shape": "x".join(map(str, work.shape))}
     return {
-        **described,
+        **asdict(work),
+        "shape": "x".join(map(str, work.shape)),
         **machine(count),
         "model": "conv4",
         "rounds": rounds,

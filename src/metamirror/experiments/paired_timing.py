@@ -12,7 +12,6 @@ import math
 import multiprocessing
 import os
 import signal
-import statistics
 import sys
 import time
 import traceback
@@ -20,11 +19,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 import torch
+
+from metamirror.parallel.exit_reasons import exit_reason
 
 Work = Callable[[], object]
 RESAMPLES = 10_000
@@ -81,27 +81,27 @@ class Worker:
         return self
 
     def wait(self) -> None:
-        """Returns once the program is prepared."""
+        """Wait until the program is prepared."""
         if not self._ready:
             self.idle_mb = self._answer()
             self._ready = True
 
     def warm_up(self, turn_seconds: float = 0.0) -> None:
-        """Iterations that do not count. The second one says how many fill a turn."""
+        """Run iterations that do not count. The second one tells how many fill a turn."""
         self.wait()
         self._work(1)
         if turn_seconds > 0:
             self.repeats = max(1, round(turn_seconds / max(self._work(1)[0], 1e-6)))
 
     def take_turn(self) -> float:
-        """One turn, and what it took per iteration."""
+        """Take one turn, and return its seconds per iteration."""
         seconds, cpu_seconds = self._work(self.repeats)
         self.seconds.append(seconds)
         self.cpu_seconds.append(cpu_seconds)
         return seconds
 
     def _work(self, repeats: int) -> tuple[float, float]:
-        # Whether it has died is told by the answer that does not come.
+        # If it died, `_answer` says so.
         with contextlib.suppress(OSError):
             self._pipe.send(repeats)
         seconds, cpu_seconds, self.peak_mb = self._answer()
@@ -115,12 +115,8 @@ class Worker:
             kind, value = self._pipe.recv()
         except (EOFError, ConnectionError) as error:
             self._process.join()
-            code = self._process.exitcode or 0
-            how = (
-                f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
-            )
-            hint = "; the machine may lack the memory for it" if code == -signal.SIGKILL else ""
-            raise ProgramError(f"the process of {name} {how}{hint}") from error
+            how = exit_reason(self._process.exitcode)
+            raise ProgramError(f"the process of {name} {how}") from error
         if kind == "mistake":
             raise ValueError(f"{name}: {value}")
         if kind == "failure":
@@ -130,12 +126,7 @@ class Worker:
             raise failed
         return value
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._process.kill()
         self._process.join()
         self._pipe.close()
@@ -147,33 +138,24 @@ def _serve(pipe: Connection, program: Program) -> None:
     torch.set_num_threads(program.threads)
     try:
         work = program.prepare()
+        pipe.send(("ready", peak_mb()))
+        # Until whoever asked for this has ended.
+        with contextlib.suppress(EOFError):
+            while repeats := pipe.recv():
+                began, cpu_began = time.perf_counter(), cpu_seconds()
+                for _ in range(repeats):
+                    work()
+                spent = time.perf_counter() - began, cpu_seconds() - cpu_began
+                pipe.send(("done", (*spent, peak_mb())))
     except ValueError as error:
         pipe.send(("mistake", str(error)))
-        return
     except Exception:
         pipe.send(("failure", traceback.format_exc().strip()))
-        return
-    pipe.send(("ready", peak_mb()))
-    while True:
-        try:
-            repeats = pipe.recv()
-        except EOFError:
-            # Whoever asked for this has ended.
-            return
-        try:
-            began, cpu_began = time.perf_counter(), cpu_seconds()
-            for _ in range(repeats):
-                work()
-            spent = time.perf_counter() - began, cpu_seconds() - cpu_began
-        except Exception:
-            pipe.send(("failure", traceback.format_exc().strip()))
-            return
-        pipe.send(("done", (*spent, peak_mb())))
 
 
 @contextlib.contextmanager
 def open_workers(programs: Iterable[Program]) -> Iterator[list[Worker]]:
-    """A worker for each program, all prepared; they end with the block."""
+    """Start a worker for each program, all prepared; they end with the block."""
     with contextlib.ExitStack() as stack:
         workers: list[Worker] = []
         for program in programs:
@@ -184,7 +166,7 @@ def open_workers(programs: Iterable[Program]) -> Iterator[list[Worker]]:
 
 
 def peak_mb() -> float:
-    """The most memory that this process has held, and its children each, in megabytes."""
+    """Return the most memory that this process and its children have each held, in megabytes."""
     status = Path("/proc/self/status")
     if status.exists():
         # Not getrusage, whose peak a new process inherits from the one that started it.
@@ -196,7 +178,7 @@ def peak_mb() -> float:
 
 
 def cpu_seconds() -> float:
-    """What this process and its living children have spent on all cores, where the system says."""
+    """Return what this process and its living children have spent on all cores, where known."""
     return time.process_time() + sum(map(_cpu_of, _children()))
 
 
@@ -229,7 +211,7 @@ def take_turns(
     turn_seconds: float = 0.0,
     after_turn: Callable[[Worker], None] = lambda worker: None,
 ) -> dict[str, list[float]]:
-    """Seconds per iteration by program, round by round.
+    """Return seconds per iteration by program, round by round.
 
     Args:
         workers: one for each program. One that has worked before is not warmed up again.
@@ -263,7 +245,7 @@ class Ratio:
 
 
 def ratio(times: Sequence[float], others: Sequence[float], seed: int = 0) -> Ratio:
-    """How long `times` are against `others`, pair by pair.
+    """Return how long `times` are against `others`, pair by pair.
 
     >>> ratio([2.0, 4.1, 6.0], [1.0, 2.0, 3.0]).median
     2.0
@@ -274,18 +256,6 @@ def ratio(times: Sequence[float], others: Sequence[float], seed: int = 0) -> Rat
     return Ratio(float(np.median(ratios)), (float(low), float(high)))
 
 
-def summary(worker: Worker) -> dict[str, Any]:
-    """What a worker's turns came to, for a file."""
-    return {
-        "seconds": statistics.median(worker.seconds),
-        "cpu_seconds": statistics.median(worker.cpu_seconds),
-        "peak_mb": round(worker.peak_mb, 1),
-        "idle_mb": round(worker.idle_mb, 1),
-        "iterations_per_turn": worker.repeats,
-        "turns": [round(s, 6) for s in worker.seconds],
-    }
-
-
 def machine(threads: int) -> dict[str, Any]:
-    """What a measurement depends on beside the program."""
+    """Return what a measurement depends on beside the program."""
     return {"torch": torch.__version__, "threads": threads, "cores": os.cpu_count()}

@@ -25,6 +25,7 @@ from metamirror.core.outer_gradient import Gradients, Prepared, task_gradient
 from metamirror.core.task_threads import gains_by_threads, threads_per_task
 from metamirror.core.tasks import Params, Task
 from metamirror.parallel.allocator import small_pictures
+from metamirror.parallel.exit_reasons import exit_reason
 from metamirror.parallel.process_worker import (
     STOPS,
     arrays_of,
@@ -177,12 +178,8 @@ class Crew:
             found = pipe.recv()
         except (EOFError, OSError) as error:
             process.join()
-            code = process.exitcode or 0
-            how = (
-                f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
-            )
-            hint = "; the machine may lack the memory for it" if code == -signal.SIGKILL else ""
-            raise CrewError(f"process {number} of a crew {how}{hint}") from error
+            how = exit_reason(process.exitcode)
+            raise CrewError(f"process {number} of a crew {how}") from error
         if isinstance(found, Exception):
             return found
         return [[None if a is None else torch.from_numpy(a) for a in task] for task in found]

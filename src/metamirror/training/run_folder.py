@@ -96,18 +96,7 @@ def _check_same(folder: Path, config: RunConfig, now: dict[str, object]) -> None
     stored = load_config(folder)
     if not checkpoint.files(folder):
         checkpoint.check_unbegun(folder)
-    for key in difference(config, stored):
-        ours, theirs = getattr(config, key), getattr(stored, key)
-        if key not in MAY_DIFFER:
-            raise ValueError(
-                f"{folder} was started with {key} {theirs}, not {ours}: leave that out to "
-                f"continue it, or choose another folder"
-            )
-        if key == "iterations" and (config.schedule == "cosine" or ours < theirs):
-            rule = "can only grow" if ours < theirs else "decides the cosine schedule"
-            raise ValueError(
-                f"{folder} was started with {theirs} iterations, not {ours}, which {rule}"
-            )
+    check_settings(folder, config, stored)
     if data_changed(before, now["data"]):
         raise ValueError(
             f"{config.data} is not what it was when {folder} was started: images or classes have "
@@ -118,6 +107,22 @@ def _check_same(folder: Path, config: RunConfig, now: dict[str, object]) -> None
             warn(
                 f"{folder} was made with {name} {before[name]}, and this is {now[name]}: the rest "
                 f"may differ in rounding from an undisturbed run"
+            )
+
+
+def check_settings(folder: Path, config: RunConfig, stored: RunConfig) -> None:
+    """Refuse to continue a run with settings other than those it was started with."""
+    for key in difference(config, stored):
+        ours, theirs = getattr(config, key), getattr(stored, key)
+        if key not in MAY_DIFFER:
+            raise ValueError(
+                f"{folder} was started with {key} {theirs}, not {ours}: leave that out to "
+                f"continue it, or choose another folder with --out"
+            )
+        if key == "iterations" and (config.schedule == "cosine" or ours < theirs):
+            rule = "can only grow" if ours < theirs else "decides the cosine schedule"
+            raise ValueError(
+                f"{folder} was started with {theirs} iterations, not {ours}, which {rule}"
             )
 
 

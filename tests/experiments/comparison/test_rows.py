@@ -9,15 +9,20 @@ import pytest
 
 from metamirror.experiments.comparison.plan import recipe, run_job, trained_rows
 from metamirror.experiments.comparison.spec import Spec, read_methods, read_per_row
+from metamirror.experiments.comparison.table import Row
 from metamirror.methods import METHODS
 from metamirror.training.config import RunConfig, difference, load_config
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 
 
+def rows_of(*methods: str, iterations: int = 60_000, **options) -> list[Row]:
+    base = RunConfig(method="maml", iterations=iterations)
+    return trained_rows(Spec(base, methods, [1], **options))
+
+
 def labels(*methods: str, **options) -> list[str]:
-    options = {"recipes": "common", "controls": True, **options}
-    return [row.label for row in trained_rows(methods, 60_000, **options)]
+    return [row.method for row in rows_of(*methods, **options)]
 
 
 @pytest.mark.parametrize("shots", [1, 5])
@@ -25,13 +30,13 @@ def test_the_recipe_is_that_of_the_preset(shots: int):
     """The authors' settings stand in two places, and are the same."""
     common = load_config(CONFIGS / f"mini-imagenet-{shots}shot.toml")
     theirs = load_config(CONFIGS / f"mini-imagenet-{shots}shot-blockiaf.toml")
-    changed = replace(common, method="blockiaf", **recipe("blockiaf", common.iterations))
+    changed = replace(common, method="blockiaf", **recipe(METHODS["blockiaf"], common.iterations))
     assert difference(changed, theirs) == []
 
 
 def test_a_recipe_is_stretched_to_the_iterations():
-    assert recipe("blockiaf", 3_000)["decay_every"] == 1_000
-    assert recipe("maml", 3_000) == {}
+    assert recipe(METHODS["blockiaf"], 3_000)["decay_every"] == 1_000
+    assert recipe(METHODS["maml"], 3_000) == {}
 
 
 def test_all_is_the_registry():
@@ -48,19 +53,19 @@ def test_controls_come_last_and_can_be_left_out():
 def test_what_would_be_trained_twice_is_trained_once():
     """Where one optimiser serves all, MetaSGD trained as blockIAF is MetaSGD."""
     for recipes, twin in (("common", "metasgd"), ("authors", None)):
-        rows = trained_rows(["metasgd", "blockiaf"], 60_000, recipes=recipes, controls=True)
-        assert rows[-1].runs == (twin or rows[-1].label)
+        rows = rows_of("metasgd", "blockiaf", recipes=recipes)
+        assert rows[-1].runs == (twin or rows[-1].method)
         assert rows[-1].recipe == rows[1].recipe
         assert rows[0].recipe == {}
-    (*_, alone) = trained_rows(["blockiaf"], 60_000, recipes="common", controls=True)
-    assert alone.runs == alone.label == "metasgd-as-blockiaf"
+    (*_, alone) = rows_of("blockiaf")
+    assert alone.runs == alone.method == "metasgd-as-blockiaf"
 
 
 def test_variants_of_a_method_are_rows_of_their_own():
-    (row, *_) = trained_rows(["blockiaf:variant=released"], 9, recipes="authors", controls=False)
+    (row, *_) = rows_of("blockiaf:variant=released", iterations=9, recipes="authors")
     assert row.title == "blockIAF mirror descent (variant=released)"
     assert row.recipe["optimizer"] == "sgd"
-    config = RunConfig(method=row.method, shots=5, seed=2)
+    config = RunConfig(method=row.spec, shots=5, seed=2)
     job = run_job(Spec(config, [], []), row.runs, config)
     assert job.folder == "cells/blockiaf-variant-released-5shot-seed2"
 

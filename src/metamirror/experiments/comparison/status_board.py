@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 
 from rich.console import Console
 from rich.live import Live
@@ -88,24 +87,25 @@ class StatusBoard:
     def _draw(self) -> None:
         if self.live is None:
             return
+        # What runs comes first and what waits last: a terminal may be too low for all.
+        order = {
+            name: 0
+            if name in self.running
+            else 1
+            if state.startswith("failed")
+            else 2
+            if state
+            else 3
+            for name, state in self.states.items()
+        }
         table = Table("run", "state", title=f"{self.title}: {self._remaining()}")
-        for name, state in sorted(self.states.items(), key=lambda one: self._place(*one)):
+        for name in sorted(order, key=lambda name: order[name]):
             # What a process says may hold brackets, which rich would take for its own.
-            table.add_row(name, escape(state) or "waiting", style=None if state else "dim")
+            state = escape(self.states[name])
+            table.add_row(name, state or "waiting", style=None if state else "dim")
         self.live.update(table, refresh=True)
 
-    def _place(self, name: str, state: str) -> int:
-        """Put what runs first and what waits last: a terminal may be too low for all."""
-        if name in self.running:
-            return 0
-        return 1 if state.startswith("failed") else 2 if state else 3
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self.live is not None:
             self.live.stop()
 

@@ -22,16 +22,6 @@ MISSING = "–"
 
 
 @dataclass(frozen=True)
-class Seed:
-    """What one run of a row came to; `seed` and `run` are None where nothing was trained."""
-
-    seed: int | None
-    value: float | None
-    ci95: float | None
-    run: str | None
-
-
-@dataclass(frozen=True)
 class Row:
     """One line of the table, for one number of shots.
 
@@ -45,7 +35,7 @@ class Row:
         measure: what `value` is, "accuracy" in percent or "mse".
         value: the mean over test tasks and seeds.
         ci95: half its 95 % interval.
-        seeds: the same for each run.
+        seeds: the same for each run, as in the file; seed None where nothing was trained.
         published: what the paper's table lists, if it is about these tasks.
         difference_to_maml: the paired difference, as in `difference`.
         extra_parameters: what is learned beside the start.
@@ -55,7 +45,9 @@ class Row:
         note: what a reader must know of it.
         relative_to_maml: its time over MAML's.
         bold: whether it is the best, or within the best one's interval.
-        jobs: what its figures come from, by seed. Not in the file, like `recipe`.
+        jobs: what its figures come from, by seed. This and what follows is not in the file.
+        spec: the method as in a run's configuration.
+        runs: the label under which its runs are kept: another row's, if those are the same runs.
         recipe: settings of the outer level in place of the common ones.
     """
 
@@ -68,7 +60,7 @@ class Row:
     measure: str = "accuracy"
     value: float | None = None
     ci95: float | None = None
-    seeds: tuple[Seed, ...] = ()
+    seeds: Sequence[Mapping[str, Any]] = ()
     published: str | None = None
     difference_to_maml: Mapping[str, Any] | None = None
     extra_parameters: int | None = None
@@ -79,39 +71,24 @@ class Row:
     relative_to_maml: float | None = None
     bold: bool = False
     jobs: Mapping[int | None, Job] = field(default_factory=dict)
+    spec: str = ""
+    runs: str = ""
     recipe: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the row as table.json has it."""
+        """Return the row as table.json has it: the value under the name of the measure."""
         return {
-            **_measured(self, self.measure, ("measure", "jobs", "recipe")),
-            "seeds": [_measured(seed, self.measure) for seed in self.seeds],
+            self.measure if f.name == "value" else f.name: getattr(self, f.name)
+            for f in fields(self)
+            if f.name not in ("measure", "jobs", "spec", "runs", "recipe")
         }
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Row:
-        """Return the row that table.json describes; ValueError if it describes none."""
+        """Return the row that table.json describes."""
         measure = "mse" if "mse" in values else "accuracy"
         own = {"value" if key == measure else key: value for key, value in values.items()}
-        names = {f.name for f in fields(cls)} - {"jobs", "recipe"}
-        try:
-            seeds = tuple(
-                Seed(seed["seed"], seed[measure], seed["ci95"], seed["run"])
-                for seed in own.pop("seeds")
-            )
-            known = {key: value for key, value in own.items() if key in names}
-            return cls(**known, measure=measure, seeds=seeds)
-        except (TypeError, KeyError) as error:
-            raise ValueError(f"this is no row of a table: {error}") from error
-
-
-def _measured(item: Row | Seed, measure: str, without: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the fields of a row or seed, its value under the name of what it measures."""
-    return {
-        measure if f.name == "value" else f.name: getattr(item, f.name)
-        for f in fields(item)
-        if f.name not in without
-    }
+        return cls(**{f.name: own[f.name] for f in fields(cls) if f.name in own}, measure=measure)
 
 
 def plus_minus(measure: str, value: float | None, half: float | None) -> str:
@@ -175,7 +152,10 @@ def _filled(row: Row, own: BySeed, base: BySeed, records: Mapping[str, Record]) 
         row,
         value=None if whole is None else whole.mean,
         ci95=None if whole is None else whole.half,
-        seeds=tuple(Seed(s, e.mean, e.half, row.jobs[s].folder) for s, e in each.items()),
+        seeds=[
+            {"seed": seed, row.measure: e.mean, "ci95": e.half, "run": row.jobs[seed].folder}
+            for seed, e in each.items()
+        ],
         difference_to_maml=None if row.method == BASELINE else difference(own, base),
         seconds_per_iteration=statistics.median(times) if times else None,
         status=status,

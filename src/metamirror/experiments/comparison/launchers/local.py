@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
-from types import TracebackType
 
 import torch
 
@@ -49,12 +48,7 @@ class LocalLauncher:
     def __enter__(self) -> LocalLauncher:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def run(self, jobs: Sequence[Job], board: Board) -> None:
