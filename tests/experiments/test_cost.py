@@ -13,9 +13,10 @@ from metamirror.methods import METHODS
 TINY = "--shape 1x16x16 --ways 2 --shots 1 --width 4 --steps 1 --tasks 1 --rounds 3 --threads 1"
 
 
-def test_json_tells_time_ratio_memory_and_parameters(capsys):
-    methods = "metasgd:positive=true"
-    assert main(["cost", *TINY.split(), "--methods", methods, "--json"]) == 0
+def test_json_tells_time_ratio_memory_and_parameters(own_method, capsys):
+    methods = f"{own_method}:positive=true"
+    words = ["--methods", methods, "--import", "own_module", "--json"]
+    assert main(["cost", *TINY.split(), *words]) == 0
     printed = capsys.readouterr()
     found = json.loads(printed.out)
     assert (found["shape"], found["shots"], found["threads"]) == ("1x16x16", 1, 1)

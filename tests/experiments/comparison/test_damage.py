@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import json
 import math
-from dataclasses import asdict
+import subprocess
+import sys
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +122,28 @@ def test_a_trial_that_failed_does_not_change_what_was_chosen_without_it(tmp_path
     obstacle.unlink()
     assert main(words) == 0
     assert figures(tmp_path) == before
+
+
+def test_a_method_of_the_users_own_is_compared_in_processes_that_import_it(own_method, tmp_path):
+    words = (*GRID, "--methods", f"maml,{own_method}", "--out", str(tmp_path / "out"))
+    assert main([*words, "--import", "own_module"]) == 0
+    row = rows_of(tmp_path / "out")[own_method]
+    assert (row["title"], row["status"]) == ("My own", "done")
+
+
+def test_a_job_runs_by_hand_and_writes_its_own_record(tmp_path: Path):
+    """Its file is all that another machine needs; a module that is not there is a reason."""
+    config = asdict(small(iterations=1, validate_every=0))
+    for name, imports, reason in (("good", [], None), ("bad", ["no_such_module"], "no module")):
+        job = Job(name, "run", f"cells/{name}", config | {"imports": imports}, tasks=2)
+        job = replace(job, out=str(tmp_path))
+        (tmp_path / f"{name}.json").write_text(job.line())
+        command = [sys.executable, "-m", "metamirror.experiments.comparison.worker"]
+        ended = subprocess.run([*command, str(tmp_path / f"{name}.json")], check=False)
+        record = read_record(job)
+        assert record is not None
+        assert (ended.returncode == 0) is record.done is (reason is None)
+        assert (reason or "") in (record.reason or "")
 
 
 # From records to the table
