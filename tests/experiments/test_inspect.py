@@ -10,6 +10,7 @@ import torch
 import metamirror as mm
 from metamirror.cli.main import main
 from metamirror.experiments.inspection import inspect_learner, loss_smoothness
+from metamirror.report.figures.geometry import verdict_in_words
 from tests.table import ROWS
 
 
@@ -110,7 +111,34 @@ def test_smoothness_of_least_squares_is_the_largest_eigenvalue():
     data = mm.Batch(x, torch.zeros(20, 1, dtype=torch.float64))
     design = torch.cat([x, torch.ones(20, 1, dtype=torch.float64)], 1)
     expected = float(torch.linalg.eigvalsh(2 * design.T @ design / 20)[-1])
-    assert loss_smoothness(learner, learner.start(), data) == pytest.approx(expected, rel=1e-6)
+    phi = learner.start()
+    assert loss_smoothness(learner, phi, data, phi) == pytest.approx(expected, rel=1e-6)
+
+
+def test_the_prior_is_part_of_what_curves():
+    model = mm.models.MLP(1, 1, hidden=(8, 8)).double()
+    plain, with_prior = (
+        mm.make_learner("maml", model, steps=2, prior=prior) for prior in (None, "isotropic:1000")
+    )
+    found = [inspect_learner(learner, stream(), tasks=1) for learner in (plain, with_prior)]
+    assert found[1]["loss_smoothness_estimate"] > found[0]["loss_smoothness_estimate"] + 900
+    assert found[1]["effective_step_sizes"]["head"] == pytest.approx(0.01, rel=1e-6)
+
+
+class Ascent(mm.Geometry):
+    """Gradient ascent: whatever it is, it is no mirror descent."""
+
+    def direction(self, state, grad):
+        return {name: -g for name, g in grad.items()}
+
+
+def test_a_geometry_that_says_nothing_of_itself_is_certified_by_nobody():
+    learner = mm.Learner(mm.models.MLP(1, 1, hidden=(8, 8)).double(), Ascent(), steps=2)
+    found = inspect_learner(learner, stream(), tasks=1, points=2)
+    assert found["is_mirror_map"] is None
+    assert found["proof"].startswith("unknown")
+    assert found["map_bounds"] is found["strong_convexity"] is found["dependencies"] is None
+    assert "mirror map" not in verdict_in_words(found)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.spec)

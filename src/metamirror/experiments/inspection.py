@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from metamirror.core.geometry import Geometry
 from metamirror.core.learner import Adapted, Learner
 from metamirror.core.tasks import Batch, Params, loss_for
 from metamirror.data import TaskStream
@@ -22,6 +23,8 @@ from metamirror.training.config import load_config
 from metamirror.training.evaluate import loaded
 from metamirror.training.factory import build_stream
 
+UNKNOWN = "unknown: the geometry does not say by which map it moves"
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -29,7 +32,7 @@ class Verdict:
 
     Attributes:
         is_mirror_map: None where the question has no meaning, or no answer was found.
-        proof: "by construction", "checked at N points" or "refuted at ...".
+        proof: "by construction", "checked at N points", "refuted at ..." or "unknown: ...".
         symmetric: the Jacobian equals its transpose.
         monotone: the map is strictly increasing.
         bounds: (m, M) with m I <= dg <= M I; by construction, or as measured.
@@ -44,8 +47,8 @@ class Verdict:
     certificate: Certificate | None = None
 
 
-def judge(g: MirrorMap | None, points: list[Params], *, n: int = 4, seed: int = 0) -> Verdict:
-    """A verdict on a map: by construction where possible, else measured around the points."""
+def verdict_on(g: MirrorMap | None, points: list[Params], *, n: int = 4, seed: int = 0) -> Verdict:
+    """Return a verdict on a map: by construction where possible, else measured at the points."""
     if g is None:
         return Verdict(None, None)
     g.check_parameters()
@@ -78,7 +81,7 @@ def judge(g: MirrorMap | None, points: list[Params], *, n: int = 4, seed: int = 
 def inspect_run(
     run: Path, *, tasks: int = 4, points: int = 4, data_dir: Path | None = None
 ) -> dict[str, object]:
-    """What `metamirror inspect --json` prints. Tasks come from the validation split."""
+    """Return what `metamirror inspect --json` prints. Tasks come from the validation split."""
     config = load_config(run)
     # Rounding in float32 would pass for asymmetry.
     learner = loaded(run, "best")[0].double()
@@ -98,26 +101,28 @@ def inspect_run(
 def inspect_learner(
     learner: Learner, stream: TaskStream, *, tasks: int = 4, points: int = 4
 ) -> dict[str, object]:
-    """The geometry of a learner, around the paths of its adaptation to new tasks."""
+    """Return what is known of a learner's geometry, around its paths on new tasks."""
     if tasks < 1 or points < 1:
         raise ValueError(f"tasks is {tasks} and points {points}; both must be at least 1")
     supports, adaptations = [], []
     for i in range(tasks):
         step, index = divmod(i, stream.batch)
-        x, y = stream.task(step, index).support
-        supports.append(Batch(x.double() if x.is_floating_point() else x, _precise(y)))
+        support = stream.task(step, index).support
+        supports.append(Batch(*(t.double() if t.is_floating_point() else t for t in support)))
         seed = stream.seeds(step)[index]
         adaptations.append(learner.adapt(supports[-1], seed=seed, keep=True))
     theta = {name: p.detach() for name, p in learner.start().items()}
-    g = learner.geometry.candidate_mirror_map(theta)
+    says_nothing = claims_nothing(learner.geometry)
+    g = None if says_nothing else learner.geometry.candidate_mirror_map(theta)
     visited = [adapted.path.states[-1].z for adapted in adaptations]
-    verdict = judge(g, [theta, *visited], n=points)
+    verdict = Verdict(None, UNKNOWN) if says_nothing else verdict_on(g, [theta, *visited], n=points)
     smoothness = max(
-        loss_smoothness(learner, phi, support)
+        loss_smoothness(learner, phi, support, adapted.path.points[0])
         for adapted, support in zip(adaptations, supports, strict=True)
         for phi in (adapted.path.points[0], adapted.path.points[-1])
     )
-    blocks = {block[0].rpartition(".")[0] or block[0]: block for block in layers(shapes_of(theta))}
+    shapes = {name: tuple(p.shape) for name, p in theta.items()}
+    blocks = {block[0].rpartition(".")[0] or block[0]: block for block in layers(shapes)}
     # A preconditioner is looked at as it is now; only a map that the method itself holds, or the
     # identity, has constants that no training can leave.
     lasting = isinstance(g, Identity) or any(g is module for module in learner.geometry.modules())
@@ -151,41 +156,47 @@ def inspect_learner(
     }
 
 
+def claims_nothing(geometry: Geometry) -> bool:
+    """Return whether a geometry of someone's own leaves open which map it amounts to."""
+    own = type(geometry)
+    return own is not Geometry and own.candidate_mirror_map is Geometry.candidate_mirror_map
+
+
 def _in_short(witness: Witness) -> dict[str, float]:
-    """The pair in numbers that fit a page; `certify` gives the points themselves."""
+    """Return the pair in numbers that fit a page; `certify` gives the points themselves."""
     moved = {name: z - witness.other[name] for name, z in witness.z.items()}
     return {"product": witness.product, "distance": float(norm(moved))}
 
 
-def shapes_of(params: Params) -> dict[str, tuple[int, ...]]:
-    """Shapes by name."""
-    return {name: tuple(p.shape) for name, p in params.items()}
-
-
-def support_gradient(learner: Learner, phi: Params, support: Batch) -> Params:
-    """The gradient of the support loss at phi."""
+def lower_gradient(
+    learner: Learner, phi: Params, support: Batch, phi0: Params, *, twice: bool = False
+) -> tuple[Params, Params]:
+    """Return phi as leaves, and the gradient there of what the lower level minimises."""
     leaves = {name: p.detach().requires_grad_() for name, p in phi.items()}
     loss = (learner.loss or loss_for(support.y))(learner.predict(leaves, support.x), support.y)
-    grads = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
+    if learner.prior is not None:
+        loss = loss + learner.prior(leaves, phi0)
+    return leaves, _grad(loss, leaves, twice)
+
+
+def _grad(value: Tensor, leaves: Params, twice: bool = False) -> Params:
+    grads = torch.autograd.grad(
+        value, list(leaves.values()), retain_graph=True, create_graph=twice, materialize_grads=True
+    )
     return dict(zip(leaves, grads, strict=True))
 
 
-def loss_smoothness(learner: Learner, phi: Params, support: Batch, iterations: int = 12) -> float:
-    """An estimate of l, the largest curvature of the support loss at phi, by Lanczos."""
-    leaves = {name: p.detach().requires_grad_() for name, p in phi.items()}
-    loss = (learner.loss or loss_for(support.y))(learner.predict(leaves, support.x), support.y)
-    grads = torch.autograd.grad(
-        loss, list(leaves.values()), create_graph=True, materialize_grads=True
-    )
+def loss_smoothness(
+    learner: Learner, phi: Params, support: Batch, phi0: Params, iterations: int = 12
+) -> float:
+    """Return an estimate of l, the largest curvature of the lower level at phi, by Lanczos."""
+    leaves, grads = lower_gradient(learner, phi, support, phi0, twice=True)
 
     def curvature(v: Params) -> Params:
-        product = torch.stack([(g * v[n]).sum() for n, g in zip(leaves, grads, strict=True)]).sum()
+        product = torch.stack([(grad * v[name]).sum() for name, grad in grads.items()]).sum()
         if not product.requires_grad:
             return {name: torch.zeros_like(p) for name, p in leaves.items()}
-        rows = torch.autograd.grad(
-            product, list(leaves.values()), retain_graph=True, materialize_grads=True
-        )
-        return dict(zip(leaves, rows, strict=True))
+        return _grad(product, leaves)
 
     generator = torch.Generator().manual_seed(0)
     start = {
@@ -202,13 +213,13 @@ def effective_step_sizes(
     supports: list[Batch],
     blocks: Mapping[str, list[str]],
 ) -> dict[str, float]:
-    """Per layer, how far a step goes for the gradient it saw: |change of phi| / |gradient|."""
+    """Return, by layer, how far steps go for the gradients they saw: |change of phi| / |grad|."""
     moved = dict.fromkeys(blocks, 0.0)
     seen = dict.fromkeys(blocks, 0.0)
     for adapted, support in zip(adaptations, supports, strict=True):
         points = adapted.path.points
         for before, after in pairwise(points):
-            grad = support_gradient(learner, before, support)
+            _, grad = lower_gradient(learner, before, support, points[0])
             for block, names in blocks.items():
                 moved[block] += _norm([after[name] - before[name] for name in names])
                 seen[block] += _norm([grad[name] for name in names])
@@ -218,7 +229,7 @@ def effective_step_sizes(
 def dependencies(
     g: MirrorMap, z: Params, blocks: Mapping[str, list[str]], probes: int = 4
 ) -> dict[str, dict[str, float]]:
-    r"""How much each layer of phi moves with each layer of z: $\|J_{ij}\|_F / \sqrt{n_i}$.
+    r"""Return how much each layer of phi moves with each layer of z: $\|J_{ij}\|_F / \sqrt{n_i}$.
 
     Estimated by random signs: how far a typical number of layer i moves when every number of
     layer j is moved by one, up or down at random.
@@ -229,7 +240,9 @@ def dependencies(
     for j, names in blocks.items():
         for _ in range(probes):
             signs = {
-                name: _signs(t, generator) if name in names else torch.zeros_like(t)
+                name: (torch.randint(2, t.shape, generator=generator) * 2 - 1).to(t)
+                if name in names
+                else torch.zeros_like(t)
                 for name, t in z.items()
             }
             with torch.no_grad():
@@ -240,13 +253,5 @@ def dependencies(
     return {i: {j: (s / sizes[i]) ** 0.5 for j, s in row.items()} for i, row in squares.items()}
 
 
-def _signs(like: Tensor, generator: torch.Generator) -> Tensor:
-    return (torch.randint(2, like.shape, generator=generator) * 2 - 1).to(like)
-
-
 def _norm(tensors: list[Tensor]) -> float:
     return float(torch.stack([t.detach().square().sum() for t in tensors]).sum().sqrt())
-
-
-def _precise(y: Tensor) -> Tensor:
-    return y.double() if y.is_floating_point() else y

@@ -22,6 +22,16 @@ MISSING = "–"
 
 
 @dataclass(frozen=True)
+class Seed:
+    """What one run of a row came to; `seed` and `run` are None where nothing was trained."""
+
+    seed: int | None
+    value: float | None
+    ci95: float | None
+    run: str | None
+
+
+@dataclass(frozen=True)
 class Row:
     """One line of the table, for one number of shots.
 
@@ -35,7 +45,7 @@ class Row:
         measure: what `value` is, "accuracy" in percent or "mse".
         value: the mean over test tasks and seeds.
         ci95: half its 95 % interval.
-        seeds: the same for each run, as in the file; seed None where nothing was trained.
+        seeds: the same for each run.
         published: what the paper's table lists, if it is about these tasks.
         difference_to_maml: the paired difference, as in `difference`.
         extra_parameters: what is learned beside the start.
@@ -60,7 +70,7 @@ class Row:
     measure: str = "accuracy"
     value: float | None = None
     ci95: float | None = None
-    seeds: Sequence[Mapping[str, Any]] = ()
+    seeds: tuple[Seed, ...] = ()
     published: str | None = None
     difference_to_maml: Mapping[str, Any] | None = None
     extra_parameters: int | None = None
@@ -76,19 +86,29 @@ class Row:
     recipe: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the row as table.json has it: the value under the name of the measure."""
-        return {
-            self.measure if f.name == "value" else f.name: getattr(self, f.name)
-            for f in fields(self)
-            if f.name not in ("measure", "jobs", "spec", "runs", "recipe")
-        }
+        """Return the row as table.json has it: values under the name of the measure."""
+        own = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in NOT_IN_THE_FILE}
+        own["seeds"] = [_renamed(vars(seed), "value", self.measure) for seed in self.seeds]
+        return _renamed(own, "value", self.measure)
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Row:
-        """Return the row that table.json describes."""
+        """Return the row that table.json describes; ValueError if it describes none."""
         measure = "mse" if "mse" in values else "accuracy"
-        own = {"value" if key == measure else key: value for key, value in values.items()}
-        return cls(**{f.name: own[f.name] for f in fields(cls) if f.name in own}, measure=measure)
+        own = _renamed(values, measure, "value")
+        try:
+            seeds = tuple(Seed(**_renamed(seed, measure, "value")) for seed in own.pop("seeds"))
+            known = {f.name: own[f.name] for f in fields(cls) if f.name in own}
+            return cls(**known, measure=measure, seeds=seeds)
+        except (TypeError, KeyError, AttributeError) as error:
+            raise ValueError(f"this is no row of a table: {error}") from error
+
+
+NOT_IN_THE_FILE = ("measure", "jobs", "spec", "runs", "recipe")
+
+
+def _renamed(values: Mapping[str, Any], name: str, other: str) -> dict[str, Any]:
+    return {other if key == name else key: value for key, value in values.items()}
 
 
 def plus_minus(measure: str, value: float | None, half: float | None) -> str:
@@ -152,10 +172,7 @@ def _filled(row: Row, own: BySeed, base: BySeed, records: Mapping[str, Record]) 
         row,
         value=None if whole is None else whole.mean,
         ci95=None if whole is None else whole.half,
-        seeds=[
-            {"seed": seed, row.measure: e.mean, "ci95": e.half, "run": row.jobs[seed].folder}
-            for seed, e in each.items()
-        ],
+        seeds=tuple(Seed(s, e.mean, e.half, row.jobs[s].folder) for s, e in each.items()),
         difference_to_maml=None if row.method == BASELINE else difference(own, base),
         seconds_per_iteration=statistics.median(times) if times else None,
         status=status,
