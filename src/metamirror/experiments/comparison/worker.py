@@ -20,7 +20,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-import metamirror as mm
 from metamirror.experiments.comparison.jobs import Job, Record, failed, write_record
 from metamirror.experiments.comparison.nearest_mean import (
     Represent,
@@ -29,6 +28,7 @@ from metamirror.experiments.comparison.nearest_mean import (
     pixels,
 )
 from metamirror.parallel.allocator import tune_allocator
+from metamirror.storage import learner_file
 from metamirror.training.config import parse_config
 from metamirror.training.device import choose_device
 from metamirror.training.evaluate import (
@@ -92,7 +92,7 @@ def _evaluate_control(job: Job, data_dir: Path | None) -> Record:
     stream = build_stream(config, job.split, batch=1, data_dir=data_dir)
     represent: Represent = pixels
     if job.folder is not None:
-        learner = mm.load(Path(job.out, job.folder))
+        learner = learner_file.load(Path(job.out, job.folder))
         use_precision(learner, config)
         represent = features_of(learner.to(choose_device(job.device)))
     results = evaluate_nearest_mean(stream, job.tasks, represent)

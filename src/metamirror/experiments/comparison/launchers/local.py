@@ -13,7 +13,6 @@ from pathlib import Path
 
 import torch
 
-import metamirror as mm
 from metamirror.console import say
 from metamirror.experiments.comparison import worker
 from metamirror.experiments.comparison.jobs import Job, Record, failed, read_record, write_record
@@ -116,7 +115,7 @@ class LocalLauncher:
 
 def _start(threads: int) -> Process:
     """Start a worker, in a session of its own: Ctrl-C must reach it once, through its launcher."""
-    known = [str(Path(mm.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    known = [str(Path(worker.__file__).parents[3]), *filter(None, [os.environ.get("PYTHONPATH")])]
     alone = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}
     return subprocess.Popen(
         [sys.executable, "-m", worker.__name__],
