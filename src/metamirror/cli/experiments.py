@@ -96,7 +96,8 @@ def compare(
     base = RunConfig(**{**asdict(settings), "method": "maml", "seed": 0, "imports": imports})
     if base.data.startswith("folder:"):
         base = replace(base, data=absolute_folder(base.data))
-    shots = shots or ("1,5" if config is None else str(base.shots))
+    if shots is None:
+        shots = "1,5" if config is None else str(base.shots)
     if search is not None and lr is not None:
         raise ValueError(f"lr is {lr} and search is {search}: give one of them")
     if search_geometry is not None and (search is None or base.geometry_lr is not None):

@@ -232,14 +232,14 @@ def test_the_search_takes_the_best_on_validation_tasks(tmp_path: Path):
 
 
 def test_the_search_chooses_the_rate_of_the_geometry_where_there_is_one(tmp_path: Path):
-    search = ("--search", "0.03,0.0001", "--search-geometry", "0.5,0.001")
+    search = ("--search", "0.03,0.0001", "--search-geometry", "0.01,0.001")
     few = ("--search-iterations", "4", "--search-tasks", "5")
     assert main([*GRID, "--iterations", "5", *search, *few, "--out", str(tmp_path)]) == 0
     found = json.loads((tmp_path / "search.json").read_text())
     rows = {row["label"]: row for row in found["rows"]}
     assert [s["geometry_lr"] for s in rows["maml"]["scores"]] == [None, None]
     tried = {(s["lr"], s["geometry_lr"]): s["mse"] for s in rows["metasgd"]["scores"]}
-    assert list(tried) == [(0.03, 0.5), (0.03, 0.001), (0.0001, 0.5), (0.0001, 0.001)]
+    assert list(tried) == [(0.03, 0.01), (0.03, 0.001), (0.0001, 0.01), (0.0001, 0.001)]
     assert len(set(tried.values())) == 4
     best = min(tried, key=lambda rates: tried[rates])
     for seed in (0, 1):
@@ -247,7 +247,7 @@ def test_the_search_chooses_the_rate_of_the_geometry_where_there_is_one(tmp_path
         assert (stored["lr"], stored["geometry_lr"]) == best
     line = table_of(tmp_path)["protocol"]["line"]
     assert f"{best[0]:g} and {best[1]:g}" in line
-    assert "outer rate beside the start from {0.5, 0.001}, by 5 validation tasks" in line
+    assert "outer rate beside the start from {0.01, 0.001}, by 5 validation tasks" in line
     page = (tmp_path / "report.html").read_text()
     assert f"α = {best[0]:g}, geometry {best[1]:g}" in page
 
