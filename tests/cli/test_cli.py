@@ -17,6 +17,7 @@ import torch
 
 import metamirror as mm
 from metamirror.cli.main import COMMANDS, main
+from tests.refusals import assert_command_refused
 
 ENVIRONMENT = {
     **os.environ,
@@ -229,16 +230,6 @@ def test_options_follow_the_method(tmp_path: Path, capsys):
 # Mistakes
 
 
-def assert_mistake(capsys, code: int, *words: str) -> None:
-    captured = capsys.readouterr()
-    assert code == 2
-    assert captured.out == ""
-    assert captured.err.startswith("metamirror: ")
-    assert 1 <= captured.err.count("\n") <= 2
-    for word in words:
-        assert word in captured.err
-
-
 BAD_SETTINGS = {
     "no such method": (("--method", "mamml"), ("'mamml'", "blockiaf")),
     "no such option": (("--method", "maml:order=1"), ("'order'",)),
@@ -259,23 +250,23 @@ BAD_SETTINGS = {
 @pytest.mark.parametrize("mistake", BAD_SETTINGS)
 def test_a_bad_setting_is_named_and_leaves_no_folder(mistake: str, tmp_path: Path, capsys):
     given, words = BAD_SETTINGS[mistake]
-    assert_mistake(capsys, train(tmp_path / "run", *given), *words)
+    assert_command_refused(capsys, train(tmp_path / "run", *given), *words)
     assert not (tmp_path / "run").exists()
 
 
 def test_a_run_that_diverges_is_named(tmp_path: Path, capsys):
-    assert_mistake(capsys, train(tmp_path / "run", "--lr", "1e30"), "meta-loss", "lower lr")
+    assert_command_refused(capsys, train(tmp_path / "run", "--lr", "1e30"), "meta-loss", "lower lr")
 
 
 def test_a_folder_in_use_is_left_alone(tmp_path: Path, capsys):
     (tmp_path / "thesis.txt").write_text("mine")
-    assert_mistake(capsys, train(tmp_path), str(tmp_path), "not empty")
+    assert_command_refused(capsys, train(tmp_path), str(tmp_path), "not empty")
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.txt"]
 
 
 def test_a_file_is_no_folder(tmp_path: Path, capsys):
     (tmp_path / "run").write_text("mine")
-    assert_mistake(capsys, train(tmp_path / "run"), str(tmp_path / "run"))
+    assert_command_refused(capsys, train(tmp_path / "run"), str(tmp_path / "run"))
 
 
 def test_an_empty_folder_may_be_used(tmp_path: Path):
@@ -293,16 +284,16 @@ BAD_EVALUATIONS = {
 def test_a_bad_evaluation_is_named(mistake: str, run: Path, capsys):
     given, words = BAD_EVALUATIONS[mistake]
     capsys.readouterr()
-    assert_mistake(capsys, main(["evaluate", str(run), "--json", *given]), *words)
+    assert_command_refused(capsys, main(["evaluate", str(run), "--json", *given]), *words)
 
 
 def test_a_missing_run_is_named(tmp_path: Path, capsys):
     missing = str(tmp_path / "nowhere")
-    assert_mistake(capsys, main(["evaluate", missing]), missing, "no run folder")
+    assert_command_refused(capsys, main(["evaluate", missing]), missing, "no run folder")
 
 
 def test_a_folder_without_a_run_is_named(tmp_path: Path, capsys):
-    assert_mistake(capsys, main(["evaluate", str(tmp_path)]), "there is no", "config.json")
+    assert_command_refused(capsys, main(["evaluate", str(tmp_path)]), "there is no", "config.json")
 
 
 DAMAGES = {
@@ -322,7 +313,7 @@ def test_a_damaged_config_is_named(damage: str, run: Path, tmp_path: Path, capsy
     damaged = shutil.copytree(run, tmp_path / "run")
     (damaged / "config.json").write_text(text)
     capsys.readouterr()
-    assert_mistake(capsys, main(["evaluate", str(damaged)]), words)
+    assert_command_refused(capsys, main(["evaluate", str(damaged)]), words)
 
 
 UNREADABLE = {
@@ -339,7 +330,7 @@ UNREADABLE = {
 @pytest.mark.parametrize("mistake", UNREADABLE)
 def test_what_cannot_be_read_is_named_in_a_line(mistake: str, capsys):
     words, named = UNREADABLE[mistake]
-    assert_mistake(capsys, main(words), named)
+    assert_command_refused(capsys, main(words), named)
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ import metamirror as mm
 from metamirror.methods import LEARNER_OPTIONS
 from metamirror.testing.networks import WAYS, smooth_mlp
 from tests.networks import conv4, image_tasks, point_tasks
+from tests.refusals import assert_refused
 
 nan, inf = float("nan"), float("inf")
 
@@ -48,11 +49,6 @@ def setting(index: tuple[int, ...], value: float) -> Change:
 def regression(x: tuple[int, ...], y: tuple[int, ...]) -> mm.Task:
     batch = mm.Batch(torch.zeros(x), torch.zeros(y))
     return mm.Task(batch, batch)
-
-
-def assert_refused(mistake: Callable[[], object], words: str) -> None:
-    with pytest.raises(ValueError, match=f"(?s){words}"):
-        mistake()
 
 
 IN_THE_DATA = {

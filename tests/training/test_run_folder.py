@@ -24,6 +24,7 @@ from metamirror.storage import checkpoint, learner_file, tensor_file
 from metamirror.training import metrics_log
 from metamirror.training.config import load_config
 from metamirror.training.train import train
+from tests.refusals import assert_command_refused
 from tests.runs import SMALL, forks, results, small
 
 
@@ -45,16 +46,6 @@ def resumed(run: Path, *words: str) -> int:
 
 def files(run: Path) -> dict[str, bytes]:
     return {str(p.relative_to(run)): p.read_bytes() for p in run.rglob("*") if p.is_file()}
-
-
-def assert_refused(capsys, run: Path, code: int, *words: str) -> None:
-    err = capsys.readouterr().err
-    assert code == 2, err
-    lines = [line for line in err.splitlines() if not line.startswith("train maml: ")]
-    assert 1 <= len(lines) <= 2
-    assert all(line.startswith("metamirror: ") for line in lines)
-    for word in words:
-        assert word in err
 
 
 # Continuing
@@ -93,7 +84,7 @@ def test_metrics_hold_no_time(run: Path):
 def test_a_run_that_is_not_continued_is_left_alone(run: Path, capsys):
     before = files(run)
     code = main(["train", "--config", str(run / "config.json"), "--out", str(run)])
-    assert_refused(capsys, run, code, "not empty", "--resume")
+    assert_command_refused(capsys, code, "not empty", "--resume")
     assert files(run) == before
 
 
@@ -161,7 +152,7 @@ def test_a_checkpoint_that_does_not_fit_is_refused(run: Path, capsys):
         tensors["learner/model.head.weight"] = tensors["learner/model.head.weight"][:, :4]
         file.write_bytes(tensor_file.pack(tensors, facts))
     before = files(run)
-    assert_refused(capsys, run, resumed(run), "model.head.weight has shape (1, 4)", "(1, 8)")
+    assert_command_refused(capsys, resumed(run), "model.head.weight has shape (1, 4)", "(1, 8)")
     assert {**files(run), "versions.json": b""} == {**before, "versions.json": b""}
 
 
@@ -189,7 +180,7 @@ def test_a_checkpoint_that_claims_the_impossible_is_refused(case: str, run: Path
             else:
                 tensors[name] = tensors[name].to(value) if isinstance(value, torch.dtype) else value
         file.write_bytes(tensor_file.pack(tensors, facts | said))
-    assert_refused(capsys, run, resumed(run), words)
+    assert_command_refused(capsys, resumed(run), words)
 
 
 def test_a_learner_whose_description_does_not_fit_is_refused(run: Path, capsys):
@@ -197,12 +188,14 @@ def test_a_learner_whose_description_does_not_fit_is_refused(run: Path, capsys):
     description = json.loads(file.read_text())
     description["model"]["hidden"] = [4, 8]
     file.write_text(json.dumps(description))
-    assert_refused(capsys, run, main(["evaluate", str(run), "--tasks", "2"]), "has shape")
+    assert_command_refused(capsys, main(["evaluate", str(run), "--tasks", "2"]), "has shape")
 
 
 def test_a_learner_with_a_flipped_bit_is_refused(run: Path, capsys):
     damaged(run / "best" / "learner.safetensors", "a bit of a tensor")
-    assert_refused(capsys, run, main(["evaluate", str(run), "--tasks", "2"]), "damaged", "checksum")
+    assert_command_refused(
+        capsys, main(["evaluate", str(run), "--tasks", "2"]), "damaged", "checksum"
+    )
 
 
 def test_metrics_beyond_the_checkpoint_are_cut_off(run: Path, whole: Path):
@@ -241,21 +234,21 @@ def test_published_learners_are_restored_from_the_checkpoint(run: Path, whole: P
 )
 def test_another_run_is_not_continued(words, named: str, run: Path, capsys):
     before = files(run)
-    assert_refused(capsys, run, resumed(run, *words), named)
+    assert_command_refused(capsys, resumed(run, *words), named)
     assert files(run) == before
 
 
 def test_a_cosine_decides_how_long_a_run_is(tmp_path: Path, capsys):
     train(small(schedule="cosine", iterations=3), tmp_path)
     code = resumed(tmp_path, "--iterations", "6")
-    assert_refused(capsys, tmp_path, code, "decides the cosine schedule")
+    assert_command_refused(capsys, code, "decides the cosine schedule")
 
 
 def test_a_run_of_another_format_is_refused(run: Path, capsys):
     file = run / "versions.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"format": 9, "metamirror": "7.0"}))
     before = files(run)
-    assert_refused(capsys, run, resumed(run), "format 9", "use metamirror 7.0")
+    assert_command_refused(capsys, resumed(run), "format 9", "use metamirror 7.0")
     assert files(run) == before
 
 
@@ -263,7 +256,7 @@ def test_a_checkpoint_of_another_format_is_refused(run: Path, capsys):
     for file in checkpoint.files(run):
         tensors, facts = tensor_file.read(file)
         file.write_bytes(tensor_file.pack(tensors, {**facts, "format": 9}))
-    assert_refused(capsys, run, resumed(run), "format 9")
+    assert_command_refused(capsys, resumed(run), "format 9")
 
 
 def test_another_version_is_warned_of(run: Path, capsys):
@@ -277,7 +270,7 @@ def test_another_version_is_warned_of(run: Path, capsys):
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path, capsys):
     (tmp_path / "thesis.txt").write_text("mine")
     code = resumed(tmp_path, "--method", "maml", "--data", "sinusoid")
-    assert_refused(capsys, tmp_path, code, "holds no run")
+    assert_command_refused(capsys, code, "holds no run")
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.txt"]
 
 
@@ -294,7 +287,7 @@ def test_two_processes_do_not_share_a_folder(run: Path, capsys):
     code = resumed(run, "--iterations", "100000")
     first.kill()
     first.join()
-    assert_refused(capsys, run, code, "in use by process", str(first.pid), os.uname().nodename)
+    assert_command_refused(capsys, code, "in use by process", str(first.pid), os.uname().nodename)
     # What was killed blocks nobody.
     iterations = max(checkpoint.step_of(file) for file in checkpoint.files(run)) + 3
     file = run / "config.json"
@@ -347,7 +340,7 @@ def test_a_full_disk_loses_nothing(run: Path, whole: Path, capsys, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "write_atomically", write)
         code = resumed(run)
-    assert_refused(capsys, run, code, "No space left on device", "step-00000012")
+    assert_command_refused(capsys, code, "No space left on device", "step-00000012")
     assert not list(run.rglob("*.tmp"))
     kept = {name: content for name, content in before.items() if name.startswith("checkpoints")}
     assert {name: (run / name).read_bytes() for name in kept} == kept
@@ -377,7 +370,7 @@ def _limited(words: list[str], size: int) -> None:
 def test_a_folder_that_cannot_be_made_is_named(whole: Path, capsys):
     config = str(whole / "config.json")
     code = main(["train", "--config", config, "--out", "/proc/nothing/run"])
-    assert_refused(capsys, whole, code, "/proc/nothing")
+    assert_command_refused(capsys, code, "/proc/nothing")
 
 
 def test_a_read_only_folder_is_named(whole: Path):
@@ -431,7 +424,7 @@ def test_tensorboard_that_is_not_installed_is_named(
     config = str(whole / "config.json")
     out = tmp_path / "run"
     code = main(["train", "--config", config, "--out", str(out), "--tensorboard"])
-    assert_refused(capsys, out, code, "pip install 'metamirror[tensorboard]'")
+    assert_command_refused(capsys, code, "pip install 'metamirror[tensorboard]'")
     assert not out.exists()
 
 
@@ -450,7 +443,7 @@ def test_a_run_whose_checkpoints_are_gone_is_not_started_over(how: str, run: Pat
     if how == "the files":
         (run / "checkpoints").mkdir()
     before = files(run)
-    assert_refused(capsys, run, resumed(run, "--iterations", "20"), "no intact checkpoint")
+    assert_command_refused(capsys, resumed(run, "--iterations", "20"), "no intact checkpoint")
     assert {**before, "launch.json": b""} == {**files(run), "launch.json": b""}
 
 
@@ -476,7 +469,7 @@ def test_what_a_run_was_started_with_stays_on_record(run: Path, capsys):
 @pytest.mark.parametrize("content", ["[]", "3", "null"])
 def test_odd_records_are_named(content: str, run: Path, capsys):
     (run / "versions.json").write_text(content)
-    assert_refused(capsys, run, resumed(run), "versions.json")
+    assert_command_refused(capsys, resumed(run), "versions.json")
     assert main(["evaluate", str(run), "--tasks", "2"]) == 2
 
 

@@ -17,6 +17,7 @@ import metamirror as mm
 import study
 from metamirror.cli.main import main
 from metamirror.experiments.statistics import estimate
+from tests.refusals import assert_command_refused
 from tests.runs import forks
 
 GRID = (
@@ -342,14 +343,6 @@ def test_nearest_class_means_are_judged_on_the_same_tasks(pictures: Path):
 # Mistakes
 
 
-def assert_mistake(capsys, code: int, *words: str) -> None:
-    err = capsys.readouterr().err
-    assert code == 2, err
-    for word in words:
-        assert word in err
-    assert "Traceback" not in err
-
-
 MISTAKES = {
     "no such method": (("--methods", "maml,sgd"), ("'sgd'", "choose from")),
     "no such option": (("--methods", "blockiaf:depth=3"), ("depth",)),
@@ -382,14 +375,14 @@ MISTAKES = {
 def test_a_mistake_is_named_before_anything_is_trained(mistake: str, tmp_path: Path, capsys):
     given, words = MISTAKES[mistake]
     out = tmp_path / "out"
-    assert_mistake(capsys, main([*GRID, "--out", str(out), *given]), *words)
+    assert_command_refused(capsys, main([*GRID, "--out", str(out), *given]), *words)
     assert not (out / "cells").exists()
 
 
 def test_other_settings_are_refused_in_the_same_folder(whole: Path, capsys):
     before = times_of(whole)
     code = main([*GRID, "--out", str(whole), "--steps", "3"])
-    assert_mistake(capsys, code, "started with steps 2, not 3", "--out")
+    assert_command_refused(capsys, code, "started with steps 2, not 3", "--out")
     assert times_of(whole) == before
 
 
