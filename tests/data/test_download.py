@@ -216,6 +216,21 @@ def raw(text: str, body: bytes = b"") -> Callable[[http.server.BaseHTTPRequestHa
     return answer
 
 
+def stall(server: Server, after: int) -> threading.Event:
+    """The first answer falls silent after some bytes, until the event."""
+    wait = threading.Event()
+
+    def answer(request: http.server.BaseHTTPRequestHandler) -> bool:
+        if len(server.requests) > 1:
+            return False
+        head = f"HTTP/1.1 200 OK\nContent-Length: {len(CONTENT)}\n\n"
+        raw(head, CONTENT[:after])(request)
+        return wait.wait(30) or True
+
+    server.before = answer
+    return wait
+
+
 @pytest.mark.parametrize("code", [400, 401, 403, 404, 410, 451, 501])
 def test_an_address_that_is_gone_is_not_tried_again(server: Server, target: Path, code: int):
     server.before = raw(f"HTTP/1.1 {code} Gone Fishing\nContent-Length: 0\n\n")
@@ -355,16 +370,7 @@ def test_a_silent_server_is_given_up(server: Server, target: Path, monkeypatch):
 
 def test_a_server_that_falls_silent_is_resumed(server: Server, target: Path, monkeypatch):
     monkeypatch.setattr(download, "TIMEOUT", 0.2)
-    wait = threading.Event()
-
-    def stall(request: http.server.BaseHTTPRequestHandler) -> bool:
-        if len(server.requests) > 1:
-            return False
-        head = f"HTTP/1.1 200 OK\nContent-Length: {len(CONTENT)}\n\n"
-        raw(head, CONTENT[:5000])(request)
-        return wait.wait(5) or True
-
-    server.before = stall
+    wait = stall(server, 5000)
     get(server, target)
     wait.set()
     assert target.read_bytes() == CONTENT
@@ -402,16 +408,7 @@ def test_a_disk_that_fills_up_is_named_and_the_part_kept(server: Server, target:
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="needs signals")
 def test_a_killed_download_is_resumed(server: Server, target: Path):
-    wait = threading.Event()
-
-    def stall(request: http.server.BaseHTTPRequestHandler) -> bool:
-        if len(server.requests) > 1:
-            return False
-        head = f"HTTP/1.1 200 OK\nContent-Length: {len(CONTENT)}\n\n"
-        raw(head, CONTENT[:1000])(request)
-        return wait.wait(30) or True
-
-    server.before = stall
+    wait = stall(server, 1000)
     script = (
         "import sys; from pathlib import Path; from metamirror.data.readers.download import fetch\n"
         "fetch(sys.argv[1], Path(sys.argv[2]), md5=sys.argv[3])"
