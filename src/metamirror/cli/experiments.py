@@ -100,18 +100,6 @@ def compare(
         shots = "1,5" if config is None else str(base.shots)
     if search is not None and lr is not None:
         raise ValueError(f"lr is {lr} and search is {search}: give one of them")
-    if search_geometry is not None and (search is None or base.geometry_lr is not None):
-        raise ValueError(
-            f"search_geometry is {search_geometry}, search {search} and geometry_lr "
-            f"{base.geometry_lr}: it goes with search, and in place of geometry_lr"
-        )
-    chosen = None
-    if search is not None:
-        candidates = read_numbers("search", search, float)
-        chosen = Search(candidates, search_iterations, search_tasks)
-        if search_geometry is not None:
-            rates = read_numbers("search_geometry", search_geometry, float)
-            chosen = replace(chosen, geometry=rates)
     spec = Spec(
         base=replace(base, shots=RunConfig.shots),
         methods=read_methods(methods),
@@ -122,7 +110,9 @@ def compare(
         recipes=recipes,
         controls=controls,
         test_tasks=test_tasks,
-        search=chosen,
+        search=_read_search(
+            search, search_iterations, search_tasks, search_geometry, base.geometry_lr
+        ),
         device=device,
         data_dir=data_dir,
     )
@@ -134,6 +124,21 @@ def compare(
         return
     show(table, Console())
     print(f"written: {out / 'table.md'} (.csv, .tex, .json) and {out / 'report.html'}")
+
+
+def _read_search(
+    rates: str | None, iterations: int, tasks: int, geometry: str | None, given: float | None
+) -> Search | None:
+    """Return the search that the flags ask for; `given` is a geometry_lr that rules it out."""
+    if geometry is not None and (rates is None or given is not None):
+        raise ValueError(
+            f"search_geometry is {geometry}, search {rates} and geometry_lr {given}: it goes with "
+            f"search, and in place of geometry_lr"
+        )
+    if rates is None:
+        return None
+    beside = () if geometry is None else read_numbers("search_geometry", geometry, float)
+    return Search(read_numbers("search", rates, float), iterations, tasks, beside)
 
 
 def quickstart(minutes: float = 6.0, out: Path = Path("quickstart")) -> None:
