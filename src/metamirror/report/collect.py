@@ -57,11 +57,6 @@ class Run:
         return "?" if self.config is None else self.config.method
 
     @property
-    def key(self) -> str:
-        """The method without its options."""
-        return self.method.partition(":")[0]
-
-    @property
     def step(self) -> int:
         """The last step in the metrics."""
         return int(max((line["step"] for line in self.metrics), default=0))
@@ -126,7 +121,7 @@ def collect(folder: Path) -> Found:
             if f"{name}.json" in files and (top or not is_run):
                 _add_document(found, name, path, folder)
     order = {key: place for place, key in enumerate(METHODS)}
-    found.runs.sort(key=lambda run: (order.get(run.key, len(order)), run.path))
+    found.runs.sort(key=lambda run: (order.get(run.method.partition(":")[0], len(order)), run.path))
     return found
 
 

@@ -16,7 +16,7 @@ from metamirror.report.charts import swatch
 from metamirror.report.collect import Run, collect
 from metamirror.report.sections.geometry import geometry
 from metamirror.report.sections.measurements import convergence, cost, figure
-from metamirror.report.sections.results import results, search
+from metamirror.report.sections.results import estimate_in_words, results, search
 from metamirror.report.sections.runs import configurations, curves, runs_table
 from metamirror.storage.atomic import write_atomically
 from metamirror.training.run_folder import CONFIG
@@ -83,7 +83,7 @@ def write_report(
         undefined=ChainableUndefined,
     )
     environment.filters["figure"] = figure
-    environment.globals["swatch"] = swatch
+    environment.globals |= {"swatch": swatch, "estimate_in_words": estimate_in_words}
     page = environment.get_template("page.html.j2").render(
         name=folder.resolve().name,
         version=__version__,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
 
 from metamirror.report.charts import GREY, Series, draw_lines, save
+from metamirror.report.collect import entries, number
 from metamirror.report.styles import styles_of
 from metamirror.storage.atomic import write_atomically, write_json
 
@@ -51,19 +53,31 @@ def as_csv(found: dict[str, Any]) -> str:
     return text.getvalue()
 
 
+def series_of(curves: Sequence[dict[str, Any]], measure: str) -> list[Series]:
+    """Return one of the measures as lines; what is damaged or not finite is left out."""
+    series = []
+    styles = styles_of(str(curve.get("method")) for curve in curves)
+    for curve, style in zip(curves, styles, strict=True):
+        points = {
+            (k, mean): number(point.get(f"{measure}_ci95")) or 0.0
+            for point in entries(curve.get("points"))
+            if (k := number(point.get("k"))) is not None
+            and (mean := number(point.get(measure))) is not None
+        }
+        if points:
+            label = str(curve.get("label"))
+            series.append(Series(label, style, list(points), list(points.values())))
+    return series
+
+
 def draw(found: dict[str, Any]) -> Figure:
     """Return support loss, gradient norm and the query's measure against k, side by side."""
     figure = Figure(figsize=(12, 4.1), layout="constrained")
     curves = found["curves"]
-    styles = styles_of(curve["method"] for curve in curves)
     trained = sorted({curve["trained_steps"] for curve in curves})
     measures = ("support_loss", "grad_norm", found["measure"])
     for axes, measure in zip(figure.subplots(1, 3), measures, strict=True):
-        series = []
-        for curve, style in zip(curves, styles, strict=True):
-            points = [(point["k"], point[measure]) for point in curve["points"]]
-            half = [point[f"{measure}_ci95"] for point in curve["points"]]
-            series.append(Series(curve["label"], style, points, half))
+        series = series_of(curves, measure)
         draw_lines(axes, series, x_label=X_LABEL, log=measure not in LINEAR, marks=trained)
         axes.set_title(TITLES[measure], fontsize=11)
     handles, labels = figure.axes[0].get_legend_handles_labels()

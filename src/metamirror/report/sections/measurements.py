@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from metamirror.report.charts import Series, line_chart
+from metamirror.report.charts import line_chart
 from metamirror.report.collect import entries, mapping, number
-from metamirror.report.figures.convergence import LINEAR, TITLES, X_LABEL
+from metamirror.report.figures.convergence import LINEAR, TITLES, X_LABEL, series_of
 from metamirror.report.sections.results import protocol_in_words
 from metamirror.report.styles import styles_of
 
@@ -15,30 +15,19 @@ def convergence(found: dict[str, Any]) -> dict[str, Any]:
     """Return the curves of convergence.json, and a table of the paper's observations."""
     curves = entries(found.get("curves"))
     labels = [str(curve.get("label")) for curve in curves]
-    legend = list(zip(labels, styles_of(str(c.get("method")) for c in curves), strict=True))
+    styles = styles_of(str(curve.get("method")) for curve in curves)
     steps = {number(curve.get("trained_steps")) for curve in curves}
     trained = sorted(k for k in steps if k is not None)
-    charts = []
-    for measure, title in TITLES.items():
-        series = []
-        for (label, style), curve in zip(legend, curves, strict=True):
-            points = [
-                (k, mean, number(point.get(f"{measure}_ci95")) or 0.0)
-                for point in entries(curve.get("points"))
-                if (k := number(point.get("k"))) is not None
-                and (mean := number(point.get(measure))) is not None
-            ]
-            if points:
-                halves = [half for _, _, half in points]
-                series.append(Series(label, style, [(k, mean) for k, mean, _ in points], halves))
-        if series:
-            log = measure not in LINEAR
-            charts.append(line_chart(series, title=title, x_label=X_LABEL, log=log, marks=trained))
+    charts = [
+        line_chart(series, title=title, x_label=X_LABEL, log=measure not in LINEAR, marks=trained)
+        for measure, title in TITLES.items()
+        if (series := series_of(curves, measure))
+    ]
     missing, limits = found.get("missing"), found.get("comparable")
     return {
         "protocol": protocol_in_words(mapping(found.get("protocol"))),
         "missing": missing if isinstance(missing, list) else [],
-        "legend": legend,
+        "legend": list(zip(labels, styles, strict=True)),
         "charts": charts,
         "reference": found.get("reference"),
         "comparable": [figure(v, "g") for v in limits] if isinstance(limits, list) else [],

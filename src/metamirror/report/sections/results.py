@@ -9,7 +9,7 @@ from metamirror.experiments.comparison.table import Row, Seed, plus_minus
 from metamirror.report.charts import Chart, Dot, dot_chart
 from metamirror.report.collect import MOST_WORDS, entries, mapping, number, text
 from metamirror.report.styles import style_of
-from metamirror.report.tables import ENDS, Cell, Table, lay_out
+from metamirror.report.tables import ENDS, lay_out
 
 WORDS = ("method", "title", "optimizer", "geometry", "published", "status", "reason", "note")
 FIGURES = ("ci95", "extra_parameters", "relative_to_maml")
@@ -63,36 +63,16 @@ def _differences(rows: Sequence[Row], measure: str) -> list[Chart]:
 
 
 def search(found: dict[str, Any]) -> dict[str, Any]:
-    """Return the scores of search.json: a line for each row and shots, a column for each choice."""
+    """Return the scores of search.json, by row and by the step sizes that were tried."""
     rows = entries(found.get("rows"))
     scores = [{_rates(s): s for s in entries(row.get("scores"))} for row in rows]
     rates = list(dict.fromkeys(rate for own in scores for rate in own))
-    lines = []
-    for row, own in zip(rows, scores, strict=True):
-        name = Cell(str(row.get("label")), notes=(f"{row.get('shots')}-shot",))
-        cells = [
-            _score(own[rate], rate == _rates(row)) if rate in own else Cell("") for rate in rates
-        ]
-        lines.append([name, *cells])
-    columns = {"method": "", **{_title(*rate): "number" for rate in rates}}
-    tasks, iterations = (f"{number(found.get(k)) or 0:,.0f}" for k in ("tasks", "iterations"))
-    return {"table": Table(columns, lines), "tasks": tasks, "iterations": iterations}
+    lines = [(row, _rates(row), own) for row, own in zip(rows, scores, strict=True)]
+    return {"rates": rates, "rows": lines, "search": found}
 
 
 def _rates(found: dict[str, Any]) -> tuple[float | None, float | None]:
     return number(found.get("lr")), number(found.get("geometry_lr"))
-
-
-def _title(lr: float | None, geometry_lr: float | None) -> str:
-    inner = "?" if lr is None else f"α = {lr:g}"
-    return inner if geometry_lr is None else f"{inner}, geometry {geometry_lr:g}"
-
-
-def _score(score: dict[str, Any], chosen: bool) -> Cell:
-    value = estimate_in_words(score)
-    if not value:
-        return Cell("failed", notes=(text(score.get("reason"))[:MOST_WORDS],), kind="bad")
-    return Cell(value, bold=chosen)
 
 
 def estimate_in_words(found: dict[str, Any]) -> str:
