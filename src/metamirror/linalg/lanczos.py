@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from metamirror.core.tasks import Params
+from metamirror.linalg.tensor_stacks import flat, unflat
 
 
 @dataclass(frozen=True)
@@ -44,12 +44,12 @@ def lanczos(operator: Callable[[Params], Params], start: Params, iterations: int
     # Apple's GPUs have no double precision.
     precise = torch.float32 if like.device.type == "mps" else torch.float64
     eps = torch.finfo(like.dtype).eps
-    flat = _flat(start).to(precise)
-    basis = (flat / flat.norm()).unsqueeze(0)
+    first = flat(start).to(precise)
+    basis = (first / first.norm()).unsqueeze(0)
     projected = basis.new_zeros(0, 0)
-    length, size = flat.norm(), 0.0
+    length, size = first.norm(), 0.0
     while True:
-        image = _flat(operator(_named(basis[-1].to(like.dtype), start))).to(precise)
+        image = flat(operator(unflat(basis[-1].to(like.dtype), start))).to(precise)
         size = max(size, float(image.norm()))
         # The operator within the basis is tridiagonal: the last direction adds a row and column.
         projected = torch.nn.functional.pad(projected, (0, 1, 0, 1))
@@ -66,7 +66,7 @@ def lanczos(operator: Callable[[Params], Params], start: Params, iterations: int
             errors[i] <= 1e-3 * abs(float(values[i])) for i in (0, -1)
         )
         # What is left after projection is rounding: the directions found are all there are.
-        exhausted = float(length) <= 100 * eps * size or len(basis) == flat.numel()
+        exhausted = float(length) <= 100 * eps * size or len(basis) == first.numel()
         if exhausted or settled or len(basis) == iterations:
             break
         basis = torch.cat([basis, (image / length).unsqueeze(0)])
@@ -74,14 +74,5 @@ def lanczos(operator: Callable[[Params], Params], start: Params, iterations: int
         low=float(values[0]),
         high=float(values[-1]),
         low_error=0.0 if exhausted else errors[0],
-        vector=_named((basis.T @ vectors[:, 0]).to(like.dtype), start),
+        vector=unflat((basis.T @ vectors[:, 0]).to(like.dtype), start),
     )
-
-
-def _flat(tensors: Params) -> Tensor:
-    return torch.cat([t.reshape(-1) for t in tensors.values()])
-
-
-def _named(flat: Tensor, like: Params) -> Params:
-    parts = flat.split([t.numel() for t in like.values()])
-    return {name: part.view_as(like[name]) for name, part in zip(like, parts, strict=True)}

@@ -1,4 +1,4 @@
-"""Tensors of a point gathered into few stacks, and back."""
+"""Tensors of a point gathered into one vector or few stacks, and back."""
 
 from __future__ import annotations
 
@@ -6,6 +6,19 @@ from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
+
+from metamirror.core.tasks import Params
+
+
+def flat(tensors: Params) -> Tensor:
+    """The tensors of a point as one vector."""
+    return torch.cat([t.reshape(-1) for t in tensors.values()])
+
+
+def unflat(vector: Tensor, like: Params) -> Params:
+    """The inverse of `flat`, with the names and shapes of another point."""
+    parts = vector.split([t.numel() for t in like.values()])
+    return {name: part.view_as(like[name]) for name, part in zip(like, parts, strict=True)}
 
 
 class Packing:

@@ -14,7 +14,11 @@ from torch import Tensor
 
 from metamirror.core.tasks import Params
 from metamirror.linalg.kronecker import ShapeGroups, kronecker_product, squared_spectrum, transposed
+from metamirror.linalg.tensor_stacks import flat, unflat
 from metamirror.mirror_maps.base import Bounds, MirrorMap, check_point, inner
+
+MOST_DENSE = 4096
+"""How many numbers a `Linear` map may have for its inverse, which is solved for densely."""
 
 
 class Identity(MirrorMap):
@@ -173,24 +177,16 @@ class Linear(MirrorMap):
     def inverse(self, phi: Params) -> Params:
         """By a dense solution: for small maps."""
         check_point(phi, {name: tuple(p.shape) for name, p in phi.items()})
-        sizes = [p.numel() for p in phi.values()]
-        if sum(sizes) > MOST_DENSE:
-            raise ValueError(f"{sum(sizes)} numbers; only up to {MOST_DENSE} are solved densely")
-
-        def named(flat: Tensor) -> Params:
-            parts = zip(phi.items(), flat.split(sizes), strict=True)
-            return {name: part.view_as(p) for (name, p), part in parts}
-
-        def flat(params: Params) -> Tensor:
-            return torch.cat([params[name].reshape(-1) for name in phi])
-
+        target = flat(phi)
+        if target.numel() > MOST_DENSE:
+            raise ValueError(
+                f"{target.numel()} numbers; only up to {MOST_DENSE} are solved densely"
+            )
         with torch.no_grad():
-            eye = torch.eye(sum(sizes), dtype=flat(phi).dtype, device=flat(phi).device)
-            matrix = torch.stack([flat(self._apply_to(named(row))) for row in eye], 1)
+            eye = torch.eye(target.numel(), dtype=target.dtype, device=target.device)
+            images = [self._apply_to(unflat(row, phi)) for row in eye]
+            matrix = torch.stack([flat({name: v[name] for name in phi}) for v in images], 1)
             try:
-                return named(torch.linalg.solve(matrix, flat(phi)))
+                return unflat(torch.linalg.solve(matrix, target), phi)
             except RuntimeError as error:
                 raise ValueError("the preconditioner is singular: it has no inverse") from error
-
-
-MOST_DENSE = 4096
