@@ -8,6 +8,7 @@ import re
 import pytest
 
 from metamirror.report.charts import Dot, Series, dot_chart, line_chart, swatch, thinned
+from metamirror.report.figures.convergence import draw
 from metamirror.report.styles import Style
 
 STYLE = Style(0)
@@ -58,3 +59,13 @@ def test_thinning_keeps_the_mean_and_the_last_step():
     assert few[-1][0] == 699
     assert sum(y for _, y in few) / len(few) == pytest.approx(3.0, abs=0.1)
     assert thinned([]) == []
+
+
+def test_curves_that_are_nowhere_finite_are_still_named_in_the_figure():
+    point = dict.fromkeys(("k", "support_loss", "grad_norm", "accuracy"), 0.0)
+    points = [point | dict.fromkeys(("support_loss", "grad_norm", "accuracy"), math.nan)]
+    curve = {"label": "a", "method": "maml", "trained_steps": 1, "points": points}
+    names = ("data", "ways", "shots", "queries", "norm", "tasks", "split", "steps")
+    found = {"curves": [curve], "measure": "accuracy", "protocol": dict.fromkeys(names, 1)}
+    (legend,) = draw(found).legends
+    assert [text.get_text() for text in legend.get_texts()] == ["a"]

@@ -64,9 +64,8 @@ def series_of(curves: Sequence[dict[str, Any]], measure: str) -> list[Series]:
             if (k := number(point.get("k"))) is not None
             and (mean := number(point.get(measure))) is not None
         }
-        if points:
-            label = str(curve.get("label"))
-            series.append(Series(label, style, list(points), list(points.values())))
+        label = str(curve.get("label"))
+        series.append(Series(label, style, list(points), list(points.values())))
     return series
 
 

@@ -21,7 +21,7 @@ def convergence(found: dict[str, Any]) -> dict[str, Any]:
     charts = [
         line_chart(series, title=title, x_label=X_LABEL, log=measure not in LINEAR, marks=trained)
         for measure, title in TITLES.items()
-        if (series := series_of(curves, measure))
+        if any(one.points for one in (series := series_of(curves, measure)))
     ]
     missing, limits = found.get("missing"), found.get("comparable")
     return {
