@@ -18,11 +18,11 @@ def convergence(found: dict[str, Any]) -> dict[str, Any]:
     styles = styles_of(str(curve.get("method")) for curve in curves)
     steps = {number(curve.get("trained_steps")) for curve in curves}
     trained = sorted(k for k in steps if k is not None)
-    charts = [
-        line_chart(series, title=title, x_label=X_LABEL, log=measure not in LINEAR, marks=trained)
-        for measure, title in TITLES.items()
-        if any(one.points for one in (series := series_of(curves, measure)))
-    ]
+    charts = []
+    for measure, title in TITLES.items():
+        series, log = series_of(curves, measure), measure not in LINEAR
+        if any(one.points for one in series):
+            charts.append(line_chart(series, title=title, x_label=X_LABEL, log=log, marks=trained))
     missing, limits = found.get("missing"), found.get("comparable")
     return {
         "protocol": protocol_in_words(mapping(found.get("protocol"))),
