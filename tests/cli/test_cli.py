@@ -222,7 +222,7 @@ def test_options_follow_the_method(tmp_path: Path, capsys):
     assert train(tmp_path / "run", "--prior", "isotropic:0.1", "--first-order", method=spec) == 0
     learner = mm.load(tmp_path / "run")
     assert learner.geometry.positive
-    assert learner.first_order
+    assert learner.settings.adjoint.name == "first"
     assert learner.prior.lam == 0.1
     assert evaluated(capsys, str(tmp_path / "run"), "--tasks", "2")["method"] == spec
 

@@ -35,7 +35,7 @@ def test_awkward_models_adapt_and_learn(kind: str, method: str):
     assert all(g.isfinite().all() for g in grads.values())
     assert all(grads[f"model.{name}"].abs().max() > 0 for name in learner.adapts)
     support = one(point_tasks().support)
-    start = learner.geometry.primal(learner.begin(seed=1))
+    start = learner.geometry.primal(learner.begin(support, seed=1))
     adapted = learner.adapt(support, seed=1)
     assert list(adapted.params) == learner.adapts
     # A mask of MT-net may hold a whole bias.

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import metamirror as mm
-from metamirror.methods import LEARNER_OPTIONS
+from metamirror.methods import COMMON
 from metamirror.testing.networks import WAYS, smooth_mlp
 from tests.networks import conv4, image_tasks, point_tasks
 from tests.refusals import assert_refused
@@ -312,4 +312,4 @@ def test_numbers_are_read_from_words():
 @pytest.mark.parametrize("method", mm.METHODS)
 def test_options_of_a_method_never_hide_those_of_the_learner(method: str):
     own = {field.name for field in fields(mm.METHODS[method].options)}
-    assert not own & {*LEARNER_OPTIONS, "method", "model"}
+    assert not own & {*COMMON, "method", "model"}

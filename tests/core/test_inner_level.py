@@ -18,8 +18,9 @@ methods = pytest.mark.parametrize("method", mm.METHODS)
 @methods
 def test_a_step_size_of_zero_leaves_parameters_unchanged(method: str):
     learner = mm.make_learner(method, smooth_mlp(), steps=3)
-    start = learner.geometry.primal(learner.begin(seed=0))
-    adapted = learner.adapt(one(point_tasks().support), lr=0.0, seed=0)
+    support = one(point_tasks().support)
+    start = learner.geometry.primal(learner.begin(support, seed=0))
+    adapted = learner.adapt(support, lr=0.0, seed=0)
     for name, p in adapted.params.items():
         assert torch.equal(p, start[name])
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import metamirror as mm
+from metamirror.core.geometry import PointState
 from metamirror.core.trees import tensors_in, with_tensors
 from metamirror.testing.methods import meta_gradient
 from metamirror.testing.networks import smooth_conv, smooth_mlp
@@ -94,19 +95,19 @@ def test_noise_is_drawn_the_same_again():
 
 
 def test_vmap_cannot():
-    with pytest.raises(ValueError, match="leave vectorize or recompute off"):
+    with pytest.raises(ValueError, match="rematerialised adjoint: leave vectorize off"):
         mm.make_learner("maml", smooth_mlp(), vectorize=True, recompute=True)
 
 
 def test_nested_tensors_are_found_and_replaced_in_order():
     a, b, c = torch.zeros(1), torch.ones(1), torch.full((1,), 2.0)
-    value = mm.geometry.State({"a": a}, {"list": [b, None, "word"], "pair": (c, 3)})
+    value = PointState({"a": a}, {"list": [b, None, "word"], "pair": (c, 3)})
     assert [float(t) for t in tensors_in(value)] == [0, 1, 2]
     other = with_tensors(value, [c, a, b])
-    assert isinstance(other, mm.geometry.State)
+    assert isinstance(other, PointState)
     assert other.z["a"] is c
-    assert other.memory["list"] == [a, None, "word"]
-    assert other.memory["pair"] == (b, 3)
+    assert other.prepared["list"] == [a, None, "word"]
+    assert other.prepared["pair"] == (b, 3)
 
 
 def test_a_further_derivative_is_refused_rather_than_wrong():

@@ -76,7 +76,7 @@ def test_losses_are_those_before_each_step_and_after_the_last():
 def test_no_step_leaves_the_start():
     clf = fitted(steps=0)
     assert (clf.n_steps_, len(clf.losses_)) == (0, 1)
-    for name, p in clf.learner_.start().items():
+    for name, p in clf.learner_.theta().items():
         assert torch.equal(clf.adapted_.params[name], p)
 
 
@@ -208,7 +208,7 @@ def test_a_learner_that_is_handed_in_stays_as_it_was():
     assert learner.norm == "transductive"
     before = {name: p.clone() for name, p in learner.named_parameters()}
     mm.FewShotClassifier(learner).fit(*stripes(classes=3, each=1))
-    assert (learner.norm, learner.loss, learner.training) == ("transductive", None, True)
+    assert (learner.norm, learner.settings.loss, learner.training) == ("transductive", None, True)
     assert all(torch.equal(p, before[name]) for name, p in learner.named_parameters())
 
 

@@ -9,6 +9,7 @@ import torch
 
 import metamirror as mm
 from metamirror.cli.main import main
+from metamirror.core.geometry import Preconditioner
 from metamirror.experiments.inspection import inspect_learner, loss_smoothness
 from metamirror.report.figures.geometry import verdict_in_words
 from tests.table import ROWS
@@ -111,7 +112,7 @@ def test_smoothness_of_least_squares_is_the_largest_eigenvalue():
     data = mm.Batch(x, torch.zeros(20, 1, dtype=torch.float64))
     design = torch.cat([x, torch.ones(20, 1, dtype=torch.float64)], 1)
     expected = float(torch.linalg.eigvalsh(2 * design.T @ design / 20)[-1])
-    phi = learner.start()
+    phi = learner.theta()
     assert loss_smoothness(learner, phi, data, phi) == pytest.approx(expected, rel=1e-6)
 
 
@@ -125,10 +126,10 @@ def test_the_prior_is_part_of_what_curves():
     assert found[1]["effective_step_sizes"]["head"] == pytest.approx(0.01, rel=1e-6)
 
 
-class Ascent(mm.Geometry):
+class Ascent(Preconditioner):
     """Gradient ascent: whatever it is, it is no mirror descent."""
 
-    def direction(self, state, grad):
+    def direction(self, grad, prepared):
         return {name: -g for name, g in grad.items()}
 
 

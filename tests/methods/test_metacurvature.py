@@ -10,7 +10,7 @@ def test_diagonal_factors_are_a_rank_one_metasgd():
     random = torch.Generator().manual_seed(0)
     grad = {
         name: torch.randn(p.shape, generator=random, dtype=torch.float64)
-        for name, p in learner.start().items()
+        for name, p in learner.theta().items()
     }
     expected = {}
     with torch.no_grad():

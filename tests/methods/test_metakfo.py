@@ -14,7 +14,7 @@ def random_gradient(learner):
     random = torch.Generator().manual_seed(0)
     return {
         name: torch.randn(p.shape, generator=random, dtype=torch.float64)
-        for name, p in learner.start().items()
+        for name, p in learner.theta().items()
     }
 
 
@@ -42,7 +42,7 @@ def test_the_linear_form_is_l_l_g_r_r():
 def test_the_linear_form_is_a_map_of_a_quadratic():
     learner = shaken(mm.make_learner("metakfo", conv4()), size=0.3)
     grad = random_gradient(learner)
-    g = learner.geometry.candidate_mirror_map(learner.start())
+    g = learner.geometry.candidate_mirror_map(learner.theta())
     for name, moved in learner.geometry.transform(grad).items():
         torch.testing.assert_close(g(grad)[name], moved)
 
@@ -85,7 +85,7 @@ def test_the_transform_descends_the_support_loss_as_autograd_says():
     learner = shaken(mm.make_learner("metakfo:adapt_transform=true", smooth_mlp(), lr=0.1))
     transform, lr = learner.geometry.transform, 0.1
     x, y = support()
-    phi = dict(learner.start())
+    phi = dict(learner.theta())
     xi = dict(transform.named_parameters())
     for k in range(3):
         loss = torch.nn.functional.cross_entropy(functional_call(learner.model, phi, x), y)

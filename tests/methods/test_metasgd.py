@@ -11,7 +11,7 @@ def test_gradient_of_the_rates_after_one_step_is_minus_the_product_of_gradients(
     (sx, sy), (qx, qy) = tasks
     learner.meta_loss(tasks).backward()
     maml = mm.make_learner("maml", smooth_mlp(), steps=1, lr=0.1)
-    start = maml.start()
+    start = maml.theta()
 
     def gradient(phi, x, y):
         loss = torch.nn.functional.cross_entropy(torch.func.functional_call(maml.model, phi, x), y)

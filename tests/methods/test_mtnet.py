@@ -19,7 +19,7 @@ def set_logits(learner, value):
 def test_a_mask_of_zeros_leaves_the_parameters_unchanged():
     learner = shaken(mm.make_learner("mtnet", smooth_mlp(), steps=5, lr=0.1))
     set_logits(learner, -1e6)
-    start = learner.geometry.primal(learner.begin(seed=0))
+    start = learner.geometry.primal(learner.begin(support(), seed=0))
     for name, phi in learner.adapt(support(), seed=0).params.items():
         assert torch.equal(phi, start[name])
 
@@ -35,16 +35,16 @@ def test_identity_transforms_and_a_mask_of_ones_give_maml():
 
 def test_one_step_in_the_effective_weight_is_preconditioned_by_t_mask_t():
     learner = shaken(mm.make_learner("mtnet", smooth_mlp(), steps=1, lr=0.1))
-    state = learner.begin(seed=3)
+    state = learner.begin(support(), seed=3)
     before = learner.geometry.primal(state)
     after = learner.adapt(support(), seed=3).params
     phi = {n: p.detach().requires_grad_() for n, p in before.items()}
     output = torch.func.functional_call(learner.model, phi, support().x)
     loss = torch.nn.functional.cross_entropy(output, support().y)
     grads = dict(zip(phi, torch.autograd.grad(loss, list(phi.values())), strict=True))
-    masks = state.memory["masks"]
+    masks = state.masks
     assert {0.0, 1.0} == {v for m in masks.values() for v in m.tolist()}
-    for layer, transform in state.memory["transforms"].items():
+    for layer, transform in state.transforms.items():
         matrix = transform @ torch.diag(masks[layer]) @ transform.T
         for name in (f"{layer}.weight", f"{layer}.bias"):
             moved = before[name] - 0.1 * (matrix @ grads[name])
@@ -78,7 +78,7 @@ def test_units_update_with_the_probability_of_their_logit():
 
 def test_masks_differ_between_tasks_and_repeat_with_the_seed():
     learner = mm.make_learner("mtnet", smooth_mlp())
-    first, again, other = (learner.begin(seed=s).memory["masks"] for s in (1, 1, 2))
+    first, again, other = (learner.begin(support(), seed=s).masks for s in (1, 1, 2))
     assert all(torch.equal(first[k], again[k]) for k in first)
     assert any(not torch.equal(first[k], other[k]) for k in first)
 

@@ -73,12 +73,13 @@ def test_a_replayed_step_is_the_step_that_was_taken():
     support = mm.Batch(*(t[0] for t in point_tasks().support))
     path = learner.adapt(support, keep=True).path
     for k in range(3):
-        again = learner.descend(support, path.states[k], steps=1, phi0=path.points[0])
+        lower = learner.lower_level(support)
+        again = learner.descend(lower, path.states[k], steps=1, phi0=path.points[0])
         for name, phi in path.points[k + 1].items():
             torch.testing.assert_close(again.phi[name], phi, rtol=0, atol=1e-13)
     tasks = mm.Task(mm.Batch(*(t[None] for t in support)), mm.Batch(*(t[None] for t in support)))
     task = mm.Task(support, support)
-    losses = [learner.query_loss(phi, task) for phi in path.points[1:]]
+    losses = [learner.episode(task).query_loss(phi) for phi in path.points[1:]]
     torch.testing.assert_close(learner.meta_loss(tasks), torch.stack(losses).mean())
 
 
@@ -110,7 +111,7 @@ def test_without_the_step_a_visited_point_is_judged_as_it_is():
     )
     path = learner.adapt(mm.Batch(*(t[0] for t in tasks.support)), keep=True).path
     task = mm.Task(*(mm.Batch(*(t[0] for t in b)) for b in tasks))
-    losses = [learner.query_loss(phi, task) for phi in path.points[:-1]]
+    losses = [learner.episode(task).query_loss(phi) for phi in path.points[:-1]]
     torch.testing.assert_close(learner.meta_loss(tasks), torch.stack(losses).mean())
 
 

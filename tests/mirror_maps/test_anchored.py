@@ -6,9 +6,10 @@ import pytest
 import torch
 
 import metamirror as mm
+from metamirror.core.adjoints import Detached
 from metamirror.core.inner_loop import descend
 from metamirror.mirror_maps import BlockIAF
-from metamirror.mirror_maps.mirror_descent import MirrorGeometry
+from metamirror.mirror_maps.mirror_descent import MirrorDescent
 from tests.mirror_maps.maps import GRADIENT_MAPS, SHAPES, point, randomised
 
 MAPS = {"blockiaf": lambda: BlockIAF(SHAPES), **GRADIENT_MAPS}
@@ -23,21 +24,19 @@ def gradient(phi):
     return {n: 2 * (p - 1) + torch.cos(p) for n, p in phi.items()}
 
 
-def path_from(geometry: MirrorGeometry, prepared):
+def path_from(geometry: MirrorDescent, prepared):
     with torch.no_grad():
         start = geometry.begin(point(8), prepared, {})
-    return descend(lower, geometry, start, steps=4, lr=0.05, order="none", keep=True).points
+    return descend(lower, geometry, start, steps=4, lr=0.05, adjoint=Detached(), keep=True).points
 
 
 @maps
 @pytest.mark.parametrize("shared", [True, False], ids=["start prepared", "start not prepared"])
 def test_the_path_is_that_of_the_map_less_a_constant(name, shared):
     g = randomised(MAPS[name](), 1.0, 3)
-    geometry = MirrorGeometry(g, anchored=True)
+    geometry = MirrorDescent(g, anchored=True)
     with torch.no_grad():
-        prepared = geometry.prepare()
-        if shared:
-            prepared |= geometry.prepare_start(point(8), prepared)
+        prepared = geometry.prepare(point(8) if shared else None)
         z0 = z = point(8)
         first = g(z0)
         found = path_from(geometry, prepared)
@@ -52,12 +51,12 @@ def test_the_path_is_that_of_the_map_less_a_constant(name, shared):
 @maps
 def test_no_map_moves_the_start(name):
     g = randomised(MAPS[name](), 2.0, 5)
-    geometry = MirrorGeometry(g, anchored=True)
-    state = geometry.begin(point(1), geometry.prepare(), {})
+    geometry = MirrorDescent(g, anchored=True)
+    state = geometry.begin(point(1), geometry.prepare(None), {})
     for n, phi in geometry.primal(state).items():
         assert torch.equal(phi, point(1)[n])
-    free = MirrorGeometry(g)
-    moved = free.primal(free.begin(point(1), free.prepare(), {}))
+    free = MirrorDescent(g)
+    moved = free.primal(free.begin(point(1), free.prepare(None), {}))
     assert any(not torch.allclose(moved[n], p) for n, p in point(1).items())
 
 
@@ -77,7 +76,7 @@ def test_what_only_adds_a_constant_is_not_learned(name):
         # The units of a flow are ReLUs, of which some rest.
         elif name != "blockiaf":
             assert not still
-    MirrorGeometry(g, anchored=True)
+    MirrorDescent(g, anchored=True)
     assert {id(p) for p in g.parameters() if not p.requires_grad} == constants
 
 

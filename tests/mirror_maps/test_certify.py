@@ -76,7 +76,7 @@ def test_equal_eigenvalues_are_found_in_either_precision(rates, dtype):
 def test_a_fresh_map_in_single_precision_is_the_identity(method):
     torch.manual_seed(0)
     learner = mm.make_learner(method, mm.models.Conv4(width=16, image_size=28, channels=1))
-    found = certify(learner.geometry.g, learner.start(), n=1)
+    found = certify(learner.geometry.g, learner.theta(), n=1)
     assert found.monotone
     assert found.symmetric
     assert (found.smallest, found.largest) == pytest.approx((1, 1), rel=1e-4)
@@ -135,10 +135,10 @@ def test_a_little_skew_is_seen_in_single_precision():
 def test_certify_takes_at_most_a_minute_on_conv4_with_64_filters(method):
     torch.manual_seed(0)
     learner = mm.make_learner(method, mm.models.Conv4())
-    assert sum(p.numel() for p in learner.start().values()) == 121_093
+    assert sum(p.numel() for p in learner.theta().values()) == 121_093
     # Processor time: what else the machine does must not decide a test.
     began = time.process_time()
-    found = certify(randomised(learner.geometry.g, 0.01).float(), learner.start(), n=4)
+    found = certify(randomised(learner.geometry.g, 0.01).float(), learner.theta(), n=4)
     assert time.process_time() - began < 60
     assert found.points == 4
     assert found.symmetric == (method == "gradnet")

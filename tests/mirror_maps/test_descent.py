@@ -7,9 +7,10 @@ from itertools import pairwise
 import pytest
 import torch
 
+from metamirror.core.adjoints import Detached
 from metamirror.core.inner_loop import Path, descend
 from metamirror.mirror_maps import Elementwise, GradientNet, Linear, MirrorMap
-from metamirror.mirror_maps.mirror_descent import MirrorGeometry
+from metamirror.mirror_maps.mirror_descent import MirrorDescent
 from tests.mirror_maps.maps import randomised
 
 SHAPE = (3, 2)
@@ -54,9 +55,10 @@ def start_at(seed: int):
 
 
 def path_of(lower, g: MirrorMap, start, alpha: float) -> Path:
-    geometry = MirrorGeometry(g)
-    state = geometry.begin(start, geometry.prepare(), {})
-    return descend(lower, geometry, state, steps=STEPS, lr=alpha, order="none", keep=True)
+    geometry = MirrorDescent(g)
+    with torch.no_grad():
+        state = geometry.begin(start, geometry.prepare(None), {})
+    return descend(lower, geometry, state, steps=STEPS, lr=alpha, adjoint=Detached(), keep=True)
 
 
 def distances(path: Path) -> list[float]:

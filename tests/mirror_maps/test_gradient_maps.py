@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import metamirror as mm
+from metamirror.core.adjoints import Detached
 from metamirror.core.inner_loop import descend
 from metamirror.mirror_maps import (
     Diagonal,
@@ -22,7 +23,7 @@ from metamirror.mirror_maps import (
     bregman,
 )
 from metamirror.mirror_maps.bounded_metric import bounded
-from metamirror.mirror_maps.mirror_descent import MirrorGeometry
+from metamirror.mirror_maps.mirror_descent import MirrorDescent
 from metamirror.testing import check_mirror_map
 from metamirror.testing.maps import check_inverse, check_jacobian, flat, jacobian
 from metamirror.testing.networks import smooth_mlp
@@ -108,9 +109,9 @@ def support():
 
 def adapted_by_map(g, z0) -> dict[str, torch.Tensor]:
     """Mirror descent with g on the smooth network, from the dual start z0."""
-    learner = mm.Learner(smooth_mlp(), MirrorGeometry(g), steps=4, lr=0.1)
+    learner = mm.Learner(smooth_mlp(), MirrorDescent(g), steps=4, lr=0.1)
     with torch.no_grad():
-        for name, p in learner.start().items():
+        for name, p in learner.theta().items():
             p.copy_(z0[name])
     return learner.adapt(support()).params
 
@@ -202,15 +203,15 @@ def test_primal_and_dual_forms_give_the_same_iterates(name):
     def gradient(phi):
         return {n: phi[n] - target[n] + torch.cos(phi[n]) for n in phi}
 
-    geometry = MirrorGeometry(g)
+    geometry = MirrorDescent(g)
     z0 = point(8)
     path = descend(
         lambda phi, phi0=None: (loss(phi),) * 2,
         geometry,
-        geometry.begin(z0, geometry.prepare(), {}),
+        geometry.begin(z0, geometry.prepare(None), {}),
         steps=6,
         lr=0.05,
-        order="none",
+        adjoint=Detached(),
         keep=True,
     )
     with torch.no_grad():
@@ -232,7 +233,7 @@ def test_bounds_hold_at_every_step_of_training():
         optimizer.zero_grad()
         learner.meta_loss(point_tasks()).backward()
         optimizer.step()
-        found = mm.mirror_maps.certify(g, learner.start(), n=2)
+        found = mm.mirror_maps.certify(g, learner.theta(), n=2)
         assert found.symmetric
         assert m <= found.smallest <= found.largest <= largest
 

@@ -108,9 +108,9 @@ def test_a_step_that_has_no_eigenvalues_does_not_end_the_crew():
 @pytest.mark.parametrize(
     "change",
     [
-        lambda learner: setattr(learner, "steps", 3),
-        lambda learner: setattr(learner, "lr", 0.5),
-        lambda learner: learner.use_norm("inductive"),
+        lambda learner: learner.configure(steps=3),
+        lambda learner: learner.configure(lr=0.5),
+        lambda learner: learner.configure(norm="inductive"),
         lambda learner: learner.float(),
         lambda learner: learner.eval(),
         lambda learner: learner.model.head.weight.requires_grad_(False),

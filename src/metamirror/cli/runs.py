@@ -13,7 +13,7 @@ import tyro
 
 from metamirror.cli.arguments import DataDir, Device, Imports, Json, RunFolder, Split, Which
 from metamirror.core.files import to_json
-from metamirror.core.learner import Norm
+from metamirror.core.settings import Norm
 from metamirror.data.own_folder import absolute_folder, parse_folder
 from metamirror.methods import METHODS
 from metamirror.models import Conv4

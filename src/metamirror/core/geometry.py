@@ -2,93 +2,141 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from abc import ABC, abstractmethod
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, final
 
 import torch
 from torch import Tensor, nn
 
+from metamirror.core.mirror_map import Identity, MirrorMap
 from metamirror.core.tasks import Params
 
-if TYPE_CHECKING:
-    from metamirror.mirror_maps.base import MirrorMap
+
+class State(Protocol):
+    """Where an adaptation stands: a named tuple of each geometry, of which z descends."""
+
+    @property
+    def z(self) -> Params:
+        """The variable that descends; the parameters themselves, where the map is the identity."""
 
 
-class State(NamedTuple):
-    """Where an adaptation stands: the variable that descends, and what the geometry remembers."""
-
-    z: Params
-    memory: Mapping[str, Any]
+S = TypeVar("S", bound=State)
 
 
-class Geometry(nn.Module):
-    r"""Plain gradient descent, and the base of every other geometry.
+class Geometry(nn.Module, ABC, Generic[S]):
+    r"""How a gradient becomes an update. Its own parameters are meta-learned.
 
     One inner step is
 
     $$z \leftarrow z - \alpha \cdot \mathrm{direction}(\nabla L(\phi)), \qquad
       \phi = \mathrm{primal}(z).$$
 
-    A subclass overrides `primal` (a mirror map), `direction` (a preconditioner), or both. Its
-    own parameters are meta-learned. The methods below `step` exist so that each thing is
-    computed as rarely as it can be: once per outer step, once per task, once per inner step.
-
-    >>> class Halved(Geometry):
-    ...     def direction(self, state, grad):
-    ...         return {name: 0.5 * g for name, g in grad.items()}
+    Derive from `Preconditioner` to transform the gradient, from `MirrorDescent` to use a mirror
+    map, and from this class for anything else, such as a learned optimiser.
     """
 
     stochastic: bool = False
-    """Whether `draw` gives a task its own noise."""
+    """Whether `draw` gives each task its own noise."""
 
     candidate_note: str | None = None
-    """What has to be known beside a verdict on `candidate_mirror_map`."""
+    """A remark that a verdict on `candidate_mirror_map` needs."""
 
-    def primal(self, state: State) -> Params:
-        """phi, the model's parameters, for the present z."""
-        return state.z
+    def prepare(self, theta: Params | None) -> Any:
+        """Compute what the tasks of an outer step share.
 
-    def direction(self, state: State, grad: Params) -> Params:
-        """What is subtracted from z, before the step size."""
-        return grad
-
-    def step(self, state: State, grad: Params, lr: float) -> State:
-        """One inner step. Override only to change the memory as well."""
-        direction = self.direction(state, grad)
-        z = {name: torch.sub(z, direction[name], alpha=lr) for name, z in state.z.items()}
-        return State(z, state.memory)
-
-    def prepare(self) -> Mapping[str, Any]:
-        """What depends on the meta-parameters alone: once per outer step, shared by all tasks."""
-        return {}
-
-    def prepare_start(self, theta: Params, prepared: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What depends on the learned start as well: as often, and added to what is prepared."""
-        return {}
+        Args:
+            theta: the learned start, where all tasks begin at it.
+        """
+        return None
 
     def draw(self, generator: torch.Generator) -> Params:
-        """A task's own noise, on the CPU, so that every device sees the same."""
+        """Draw a task's own noise, on the CPU, so that every device sees the same."""
         return {}
 
-    def begin(self, theta: Params, prepared: Mapping[str, Any], noise: Params) -> State:
-        """The state at k = 0. theta is the dual start where `primal` is not the identity."""
-        return State(theta, {**prepared, **noise})
+    @abstractmethod
+    def begin(self, theta: Params, prepared: Any, noise: Params) -> S:
+        """Return the state at k = 0. theta is the dual start where `primal` is not the identity."""
+
+    @abstractmethod
+    def primal(self, state: S) -> Params:
+        """Return phi, the parameters with which the model runs."""
+
+    @abstractmethod
+    def step(self, state: S, grad: Params, *, lr: float, loss: Tensor, k: int) -> S:
+        """Take inner step k + 1.
+
+        Args:
+            state: where the adaptation stands.
+            grad: the gradient of the lower level at `primal(state)`.
+            lr: alpha.
+            loss: the support loss there, outside the graph.
+            k: how many steps were taken before.
+        """
 
     def candidate_mirror_map(self, theta: Params) -> MirrorMap | None:
-        """The map g with phi = g(z) that this geometry amounts to; None if it is of another kind.
+        """Return the map g with phi = g(z) that this geometry amounts to; None if unknown.
 
         "Candidate", since nothing here says that g is increasing or a gradient: that is what
         `mirror_maps.certify` and `g.bounds()` are for.
         """
-        from metamirror.mirror_maps.quadratic import Identity
+        return None
 
+
+class PointState(NamedTuple):
+    """The state of a geometry that remembers nothing: the parameters, and what was prepared."""
+
+    z: Params
+    prepared: Any = None
+
+
+class Preconditioner(Geometry[PointState]):
+    """Gradient descent along `direction(grad)`.
+
+    >>> class Halved(Preconditioner):
+    ...     def direction(self, grad, prepared):
+    ...         return {name: 0.5 * g for name, g in grad.items()}
+    """
+
+    def begin(self, theta: Params, prepared: Any, noise: Params) -> PointState:
+        return PointState(theta, prepared)
+
+    def primal(self, state: PointState) -> Params:
+        return state.z
+
+    @abstractmethod
+    def direction(self, grad: Params, prepared: Any) -> Params:
+        """Return what is subtracted from phi, before the step size."""
+
+    def step(
+        self, state: PointState, grad: Params, *, lr: float, loss: Tensor, k: int
+    ) -> PointState:
+        direction = self.direction(grad, state.prepared)
+        return PointState(moved(state.z, direction, lr), state.prepared)
+
+
+@final
+class GradientDescent(Geometry[PointState]):
+    """Plain gradient descent: what MAML does."""
+
+    def begin(self, theta: Params, prepared: Any, noise: Params) -> PointState:
+        return PointState(theta)
+
+    def primal(self, state: PointState) -> Params:
+        return state.z
+
+    def step(
+        self, state: PointState, grad: Params, *, lr: float, loss: Tensor, k: int
+    ) -> PointState:
+        return PointState(moved(state.z, grad, lr))
+
+    def candidate_mirror_map(self, theta: Params) -> MirrorMap:
         return Identity()
 
 
-def tensor_like(value: Tensor, like: Tensor) -> Tensor:
-    """Value on the device and in the floating type of `like`."""
-    return value.to(device=like.device, dtype=like.dtype)
+def moved(z: Params, direction: Params, lr: float) -> Params:
+    """Return z - lr * direction."""
+    return {name: torch.sub(value, direction[name], alpha=lr) for name, value in z.items()}
 
 
 class Inserted(nn.Module):
-    """A module that a method puts into the model: learned like a geometry, no part of the start."""
+    """A module that a method adds to the model: learned like a geometry, no part of the start."""

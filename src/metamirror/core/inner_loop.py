@@ -4,25 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from metamirror.core.adjoints import Adjoint, Unrolled
 from metamirror.core.geometry import Geometry, State
-from metamirror.core.rematerialise import recomputed
 from metamirror.core.tasks import Params
 
-Order = Literal["second", "first", "none"]
-"""How much of an inner step the outer level differentiates: all, all but the gradient, nothing."""
-
-LowerLevel = Callable[[Params, Params], tuple[Tensor, Tensor]]
-"""phi, phi^(0) -> (what is descended: loss plus prior, the loss alone)."""
+Lower = Callable[[Params, Params], tuple[Tensor, Tensor]]
+"""(phi, phi^(0)) -> (loss plus prior, the loss alone): a `LowerLevel`, or any function."""
 
 
 @dataclass(frozen=True)
 class Path:
-    """What an adaptation went through.
+    """The points that an adaptation visited, with support losses and gradient norms.
 
     `losses[k]` and `grad_norms[k]` belong to the point before step k+1, k = 0..K-1. `states` and
     `points` (the same in primal variables) run from 0 to K where they were kept, and hold only
@@ -41,19 +38,20 @@ class Path:
 
 
 def descend(
-    lower: LowerLevel,
-    geometry: Geometry,
+    lower: Lower,
+    geometry: Geometry[Any],
     state: State,
     *,
     steps: int,
     lr: float,
-    order: Order = "second",
-    inside_vmap: bool = False,
+    adjoint: Adjoint = Unrolled(),  # noqa: B008 - frozen
     keep: bool = False,
     phi0: Params | None = None,
-    recompute_through: Sequence[Tensor] | None = None,
+    through: Sequence[Tensor] = (),
+    first: int = 0,
+    inside_vmap: bool = False,
 ) -> Path:
-    """K steps of z <- z - alpha * direction(grad L(primal(z))).
+    """Take K steps of z <- z - alpha * direction(grad L(primal(z))).
 
     Args:
         lower: what the inner level minimises.
@@ -61,32 +59,28 @@ def descend(
         state: where to start, from `geometry.begin`.
         steps: K.
         lr: alpha.
-        order: "second" keeps the whole graph; "first" treats each gradient as a constant;
-            "none" keeps no graph at all, so that memory does not grow with K.
-        inside_vmap: differentiate with `torch.func`, the only way under `torch.func.vmap`.
+        adjoint: how the outer level differentiates the path.
         keep: keep every state and point, not only the last.
-        phi0: the prior's centre, where there is one.
-        recompute_through: at second order, build each step's graph anew when it is needed; the
-            meta-learned leaves that a step uses.
+        phi0: the prior's centre, where there is a prior.
+        through: the meta-learned tensors that a step may use.
+        first: how many steps were taken before these.
+        inside_vmap: differentiate with `torch.func`, the only way under `torch.func.vmap`.
     """
     losses: list[Tensor] = []
     norms: list[Tensor] = []
     states: list[State] = []
     points: list[Params] = []
 
-    def step(state: State, phi0: Params) -> tuple[State, Params, Tensor, Tensor]:
+    def step(state: State, phi0: Params, k: int) -> tuple[State, Params, Tensor, Tensor]:
         phi = geometry.primal(state)
-        loss, grad = _loss_and_gradient(lower, phi, phi0, order, inside_vmap)
-        return geometry.step(state, grad, lr), phi, loss.detach(), global_norm(grad)
+        loss, grad = _loss_and_gradient(lower, phi, phi0, adjoint, inside_vmap)
+        loss = loss.detach()
+        return geometry.step(state, grad, lr=lr, loss=loss, k=k), phi, loss, global_norm(grad)
 
-    with torch.set_grad_enabled(order != "none"):
-        centre = phi0 or {}
-        for _ in range(steps):
+    with torch.set_grad_enabled(adjoint.builds_graph):
+        for k in range(first, first + steps):
             before = state
-            if recompute_through is None or order != "second":
-                state, phi, loss, norm = step(before, centre)
-            else:
-                state, phi, loss, norm = recomputed(step, before, centre, through=recompute_through)
+            state, phi, loss, norm = adjoint.step(step, before, phi0 or {}, k, through=through)
             losses.append(loss)
             norms.append(norm)
             if keep:
@@ -105,15 +99,15 @@ def descend(
 
 
 def _loss_and_gradient(
-    lower: LowerLevel, phi: Params, phi0: Params, order: Order, inside_vmap: bool
+    lower: Lower, phi: Params, phi0: Params, adjoint: Adjoint, inside_vmap: bool
 ) -> tuple[Tensor, Params]:
     if inside_vmap:
         grad, (_, loss) = torch.func.grad_and_value(lower, has_aux=True)(phi, phi0)
-        return loss, grad if order == "second" else {n: g.detach() for n, g in grad.items()}
+        return loss, grad if adjoint.second_order else {n: g.detach() for n, g in grad.items()}
     # At second order phi may carry a graph, and the gradient must stay connected to it; in every
     # other case, and where the graph is recomputed later, a fresh leaf lets each step's graph be
     # freed at once.
-    second = order == "second" and torch.is_grad_enabled()
+    second = adjoint.second_order and torch.is_grad_enabled()
     phi = {
         name: p if second and p.requires_grad else p.detach().requires_grad_()
         for name, p in phi.items()
@@ -130,7 +124,7 @@ def _loss_and_gradient(
 
 
 def global_norm(tensors: Params) -> Tensor:
-    """The Euclidean norm of all tensors taken as one vector, outside the graph."""
+    """Return the Euclidean norm of all tensors taken as one vector, outside the graph."""
     norms = [torch.linalg.vector_norm(t.detach()) for t in tensors.values()]
     norm: Tensor = torch.linalg.vector_norm(torch.stack(norms))
     return norm

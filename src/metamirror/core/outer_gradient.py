@@ -2,21 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from metamirror.core.task_threads import over_tasks
 from metamirror.core.tasks import Params, Task
 from metamirror.core.trees import tensors_in, with_tensors
 
-if TYPE_CHECKING:
-    from metamirror.core.learner import Learner
-    from metamirror.parallel.processes import Crew
-
 Gradients = list[Tensor | None]
+
+
+class TaskLosses(NamedTuple):
+    """What the outer level sees of each task of a stack.
+
+    `loss` is the objective, with its graph; `accuracy` the share of query examples that the
+    objective last predicted correctly, and NaN for regression.
+    """
+
+    loss: Tensor
+    accuracy: Tensor
+
+
+class TaskLearner(Protocol):
+    """What a `Learner` offers to those who differentiate its tasks."""
+
+    model: nn.Module
+    draws_noise: bool
+
+    def parameters(self) -> Any:
+        """Return its parameters."""
+
+    def prepare(self) -> Any:
+        """Compute what the tasks of an outer step share."""
+
+    def task_loss(self, task: Task, prepared: Any, noise: Params) -> TaskLosses:
+        """Return objective and accuracy of one task."""
+
+
+class TaskWorkers(Protocol):
+    """Worker processes that share the tasks of an outer step, as `metamirror.Crew` does."""
+
+    def gradients(
+        self,
+        learner: Any,
+        tasks: Sequence[Task],
+        noise: Sequence[Params],
+        parameters: Sequence[Tensor],
+    ) -> tuple[Prepared, list[Gradients]]:
+        """Return what was prepared, and what `task_gradient` gives for each task, in order."""
 
 
 class Prepared:
@@ -25,15 +61,15 @@ class Prepared:
     Each task differentiates as far as the cut; one backward for all of them does the rest.
     """
 
-    def __init__(self, prepared: Mapping[str, Any]):
+    def __init__(self, prepared: Any):
         tensors = tensors_in(prepared)
         cut = [t.detach().requires_grad_(t.requires_grad) for t in tensors]
-        self.value: Mapping[str, Any] = with_tensors(prepared, cut)
+        self.value = with_tensors(prepared, cut)
         self.ends = [t for t in tensors if t.requires_grad]
         self.leaves = [leaf for leaf in cut if leaf.requires_grad]
 
     def gradients(self, by_leaves: Gradients, parameters: Sequence[Tensor]) -> Gradients:
-        """What the parameters get through the prepared values."""
+        """Return what the parameters get through the prepared values."""
         reached = [(e, g) for e, g in zip(self.ends, by_leaves, strict=True) if g is not None]
         if not reached:
             return [None] * len(parameters)
@@ -42,35 +78,34 @@ class Prepared:
 
 
 def task_gradient(
-    learner: Learner,
+    learner: TaskLearner,
     prepared: Prepared,
     task: Task,
     noise: Params,
     parameters: Sequence[Tensor],
 ) -> Gradients:
-    """One task's objective and accuracy, and its gradient as far as the cut."""
-    state = learner.geometry.begin(learner.start(), prepared.value, noise)
-    loss, accuracy = learner.task_loss(task, state)
+    """Return one task's objective and accuracy, and its gradient as far as the cut."""
+    loss, accuracy = learner.task_loss(task, prepared.value, noise)
     inputs = (*parameters, *prepared.leaves)
     return [loss.detach(), accuracy, *torch.autograd.grad(loss, inputs, allow_unused=True)]
 
 
 def sum_of_gradients(
-    learner: Learner,
+    learner: TaskLearner,
     tasks: Sequence[Task],
     noise: Sequence[Params],
     parameters: Sequence[Tensor],
-    crew: Crew | None = None,
-) -> tuple[Tensor, Tensor, list[Tensor]]:
-    """Each task's objective and accuracy, and the gradient of the objectives' sum."""
+    workers: TaskWorkers | None = None,
+) -> tuple[TaskLosses, list[Tensor]]:
+    """Return each task's objective and accuracy, and the gradient of the objectives' sum."""
     found: Iterable[Gradients]
-    if crew is not None:
-        prepared, found = crew.gradients(learner, tasks, noise, parameters)
+    if workers is not None:
+        prepared, found = workers.gradients(learner, tasks, noise, parameters)
     else:
         prepared = Prepared(learner.prepare())
 
-        def one(double: Learner, i: int) -> Gradients:
-            return task_gradient(double, prepared, tasks[i], noise[i], parameters)
+        def one(replica: TaskLearner, i: int) -> Gradients:
+            return task_gradient(replica, prepared, tasks[i], noise[i], parameters)
 
         found = over_tasks(learner, one, range(len(tasks)))
     total: Gradients = [None] * (len(parameters) + len(prepared.leaves))
@@ -86,8 +121,7 @@ def sum_of_gradients(
     through = prepared.gradients(by_leaves, parameters)
     whole = [_added(a, b) for a, b in zip(direct, through, strict=True)]
     return (
-        torch.stack(losses),
-        torch.stack(accuracies),
+        TaskLosses(torch.stack(losses), torch.stack(accuracies)),
         [torch.zeros_like(p) if g is None else g for g, p in zip(whole, parameters, strict=True)],
     )
 

@@ -51,7 +51,7 @@ class Diagonal(Prior):
     r"""$\frac12 \|\phi - \phi^{(0)}\|_\Lambda^2$ with a learned diagonal precision $\Lambda > 0$.
 
     Args:
-        shapes: parameters that adapt, as given by `learner.start()`.
+        shapes: parameters that adapt, as given by `learner.theta()`.
         lam: the value at which every precision starts.
     """
 

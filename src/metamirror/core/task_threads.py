@@ -11,13 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
-if TYPE_CHECKING:
-    from metamirror.core.learner import Learner
+Learner = TypeVar("Learner", bound=Any)
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -26,10 +25,10 @@ Result = TypeVar("Result")
 def over_tasks(
     learner: Learner, function: Callable[[Learner, Item], Result], items: Sequence[Item]
 ) -> Iterator[Result]:
-    """function(learner, item) for every item, in their order.
+    """Yield function(learner, item) for every item, in their order.
 
-    Each thread gets a double of the learner, with the same parameters, since running a module with
-    other parameters (`torch.func.functional_call`) changes it for the time being.
+    Each thread gets a replica of the learner, with the same parameters, since running a module with
+    other parameters (`torch.func.functional_call`) changes it while it runs.
 
     Args:
         learner: whose tasks they are.
@@ -37,20 +36,20 @@ def over_tasks(
         items: one per task.
     """
     workers = min(len(items), torch.get_num_threads())
-    doubles = _doubles(learner, workers) if workers > 1 and gains_by_threads(learner) else []
-    if not doubles:
+    replicas = _replicas(learner, workers) if workers > 1 and gains_by_threads(learner) else []
+    if not replicas:
         yield from (function(learner, item) for item in items)
         return
     idle: SimpleQueue[Learner] = SimpleQueue()
-    for double in doubles:
-        idle.put(double)
+    for replica in replicas:
+        idle.put(replica)
 
     def run(item: Item) -> Result:
-        double = idle.get()
+        replica = idle.get()
         try:
-            return function(double, item)
+            return function(replica, item)
         finally:
-            idle.put(double)
+            idle.put(replica)
 
     # torch's number of threads belongs to the thread that sets it.
     share = (threads_per_task(len(items)),)
@@ -59,13 +58,13 @@ def over_tasks(
 
 
 def threads_per_task(tasks: int) -> int:
-    """How many of torch's threads each of so many tasks has: more change the rounding of sums."""
+    """Return how many of torch's threads each task has: more change the rounding of sums."""
     threads = torch.get_num_threads()
     return threads // max(1, min(tasks, threads))
 
 
-def gains_by_threads(learner: Learner) -> bool:
-    """Whether tasks run side by side: on a CPU, where the work is in torch and not in Python.
+def gains_by_threads(learner: Any) -> bool:
+    """Return whether tasks run side by side: on a CPU, where the work is in torch, not in Python.
 
     A model that draws random numbers has to draw them in the order of the tasks.
     """
@@ -74,8 +73,8 @@ def gains_by_threads(learner: Learner) -> bool:
     return convolves and on_cpu and not learner.draws_noise
 
 
-def _doubles(learner: Learner, count: int) -> list[Learner]:
-    """Copies of the learner that share its tensors; none if it holds what cannot be copied."""
+def _replicas(learner: Learner, count: int) -> list[Learner]:
+    """Return copies of the learner that share its tensors; none if it cannot be copied."""
     shared = {id(t): t for t in chain(learner.parameters(), learner.buffers())}
     try:
         return [copy.deepcopy(learner, dict(shared)) for _ in range(count)]

@@ -114,7 +114,7 @@ class FewShotClassifier(FewShotEstimator):
         check_count(classes, learner.outputs(x))
         place = {label: i for i, label in enumerate(classes.tolist())}
         support = Batch(x, torch.tensor([place[label] for label in labels], device=x.device))
-        learner.loss = FirstOutputs(len(classes), own_loss(learner))
+        learner.configure(loss=FirstOutputs(len(classes), own_loss(learner)))
         temperature = 1.0
         if self.calibrate:
             temperature = calibrated_temperature(support, len(classes), run)

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from metamirror.core.learner import Adapted, Learner
+from metamirror.core.losses import loss_for
 from metamirror.core.normalisation import BatchNorm, Statistics
-from metamirror.core.tasks import Batch, loss_for
+from metamirror.core.tasks import Batch
 from metamirror.estimators.inputs.reader import Reader
 from metamirror.estimators.sklearn_api import check_flag
 
@@ -137,7 +138,7 @@ def adapt(
 
 def _loss(learner: Learner, adapted: Adapted, support: Batch) -> float:
     """Return the support loss of an adapted model, whose statistics are those of this batch."""
-    loss = learner.loss or loss_for(support.y)
+    loss = learner.settings.loss or loss_for(support.y)
     with torch.no_grad():
         return float(loss(adapted(support.x), support.y))
 

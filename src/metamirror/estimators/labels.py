@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from metamirror.core.learner import Learner
-from metamirror.core.tasks import Loss, loss_for
+from metamirror.core.losses import loss_for
+from metamirror.core.tasks import Loss
 
 
 def as_labels(y: Any, count: int | None = None) -> list[Hashable]:
@@ -118,7 +119,8 @@ class FirstOutputs:
 
 def own_loss(learner: Learner) -> Loss | None:
     """Return the loss that a learner was made with, if it was given one."""
-    return learner.loss.loss if isinstance(learner.loss, FirstOutputs) else learner.loss
+    loss = learner.settings.loss
+    return loss.loss if isinstance(loss, FirstOutputs) else loss
 
 
 def classes_to_json(classes: NDArray[Any]) -> list[Any]:

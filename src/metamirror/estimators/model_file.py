@@ -145,7 +145,7 @@ def _restore(
         _check_labels(support, len(classes), learner.outputs(support.x))
         if not 0 < said["temperature"] < float("inf"):
             raise ValueError(f"its temperature is {said['temperature']}")
-        learner.loss = FirstOutputs(len(classes), None)
+        learner.configure(loss=FirstOutputs(len(classes), None))
         about = {"classes": classes, "temperature": said["temperature"]}
     elif support.y.shape != (len(support.x), learner.outputs(support.x)):
         raise ValueError(f"its values have shape {tuple(support.y.shape)}")
@@ -214,7 +214,7 @@ def _under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 
 def _adapted(learner: Learner, params: dict[str, Tensor], named: dict[str, Tensor]) -> Adapted:
-    start = learner.start()
+    start = learner.theta()
     for name, p in start.items():
         if params[name].shape != p.shape:
             raise ValueError(f"adapted {name} has shape {tuple(params[name].shape)}")

@@ -45,7 +45,7 @@ def open_start(start: Start) -> Learner:
             f"start is {str(start)!r}; give a shipped start ({', '.join(shipped_names())}), the "
             f"folder of a run or of metamirror.save, or a metamirror.Learner"
         )
-    learner.use_norm("inductive")
+    learner.configure(norm="inductive")
     return learner.eval()
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from metamirror.console import warn
-from metamirror.core.learner import check_steps
+from metamirror.core.checks import check_steps
 from metamirror.core.option_spec import parse_spec
 from metamirror.data import TaskStream
 from metamirror.experiments.statistics import BASELINE, Estimate, estimate, half_of_sum

@@ -6,19 +6,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from metamirror.core.geometry import Geometry
 from metamirror.core.learner import Adapted, Learner
-from metamirror.core.tasks import Batch, Params, loss_for
+from metamirror.core.mirror_map import Identity
+from metamirror.core.tasks import Batch, Params
 from metamirror.data import TaskStream
 from metamirror.linalg.lanczos import lanczos
 from metamirror.mirror_maps.base import MirrorMap, norm
 from metamirror.mirror_maps.certify import Certificate, Witness, certify
 from metamirror.mirror_maps.partition import layers
-from metamirror.mirror_maps.quadratic import Diagonal, Identity
+from metamirror.mirror_maps.quadratic import Diagonal
 from metamirror.training.config import load_config
 from metamirror.training.evaluate import loaded
 from metamirror.training.factory import build_stream
@@ -111,7 +113,7 @@ def inspect_learner(
         supports.append(Batch(*(t.double() if t.is_floating_point() else t for t in support)))
         seed = stream.seeds(step)[index]
         adaptations.append(learner.adapt(supports[-1], seed=seed, keep=True))
-    theta = {name: p.detach() for name, p in learner.start().items()}
+    theta = {name: p.detach() for name, p in learner.theta().items()}
     says_nothing = claims_nothing(learner.geometry)
     g = None if says_nothing else learner.geometry.candidate_mirror_map(theta)
     visited = [adapted.path.states[-1].z for adapted in adaptations]
@@ -156,27 +158,15 @@ def inspect_learner(
     }
 
 
-def claims_nothing(geometry: Geometry) -> bool:
+def claims_nothing(geometry: Geometry[Any]) -> bool:
     """Return whether a geometry of someone's own leaves open which map it amounts to."""
-    own = type(geometry)
-    return own is not Geometry and own.candidate_mirror_map is Geometry.candidate_mirror_map
+    return type(geometry).candidate_mirror_map is Geometry.candidate_mirror_map
 
 
 def _in_short(witness: Witness) -> dict[str, float]:
     """Return the pair in numbers that fit a page; `certify` gives the points themselves."""
     moved = {name: z - witness.other[name] for name, z in witness.z.items()}
     return {"product": witness.product, "distance": float(norm(moved))}
-
-
-def lower_gradient(
-    learner: Learner, phi: Params, support: Batch, phi0: Params, *, twice: bool = False
-) -> tuple[Params, Params]:
-    """Return phi as leaves, and the gradient there of what the lower level minimises."""
-    leaves = {name: p.detach().requires_grad_() for name, p in phi.items()}
-    loss = (learner.loss or loss_for(support.y))(learner.predict(leaves, support.x), support.y)
-    if learner.prior is not None:
-        loss = loss + learner.prior(leaves, phi0)
-    return leaves, _grad(loss, leaves, twice)
 
 
 def _grad(value: Tensor, leaves: Params, twice: bool = False) -> Params:
@@ -190,7 +180,8 @@ def loss_smoothness(
     learner: Learner, phi: Params, support: Batch, phi0: Params, iterations: int = 12
 ) -> float:
     """Return an estimate of l, the largest curvature of the lower level at phi, by Lanczos."""
-    leaves, grads = lower_gradient(learner, phi, support, phi0, twice=True)
+    leaves = {name: p.detach().requires_grad_() for name, p in phi.items()}
+    grads = _grad(learner.lower_level(support)(leaves, phi0)[0], leaves, twice=True)
 
     def curvature(v: Params) -> Params:
         product = torch.stack([(grad * v[name]).sum() for name, grad in grads.items()]).sum()
@@ -219,7 +210,7 @@ def effective_step_sizes(
     for adapted, support in zip(adaptations, supports, strict=True):
         points = adapted.path.points
         for before, after in pairwise(points):
-            _, grad = lower_gradient(learner, before, support, points[0])
+            grad = learner.lower_level(support).gradient(before, points[0])
             for block, names in blocks.items():
                 moved[block] += _norm([after[name] - before[name] for name in names])
                 seen[block] += _norm([grad[name] for name in names])

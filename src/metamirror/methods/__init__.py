@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import copy
-import inspect
+from dataclasses import fields
 from typing import Any
 
 from torch import nn
 
 from metamirror.core import priors
-from metamirror.core.learner import Learner, check_lr
+from metamirror.core.learner import Learner
 from metamirror.core.option_spec import parse_spec
+from metamirror.core.settings import Settings
 from metamirror.methods import (
     anil,
     blockiaf,
@@ -23,7 +24,7 @@ from metamirror.methods import (
     mtnet,
     warpgrad,
 )
-from metamirror.methods.metasgd import learned
+from metamirror.methods.named_parameters import learned
 from metamirror.methods.registry import Method, Parts
 from metamirror.models import MODELS
 
@@ -44,13 +45,17 @@ METHODS: dict[str, Method] = {
 }
 """Every method by its key, in the order of the paper's table."""
 
-LEARNER_OPTIONS = ("steps", "lr", "first_order", "loss", "prior", "norm", "vectorize", "recompute")
+COMMON = (*(field.name for field in fields(Settings)), "prior", "first_order", "recompute")
+"""What every method takes as a keyword, beside its own options."""
+
+COMMON_WORDS = ("adjoint",)
+"""Those that may also follow a method's key, as in `metasgd:adjoint=first`."""
 
 __all__ = ["METHODS", "Method", "Parts", "find_method", "make_learner"]
 
 
 def find_method(spec: str) -> tuple[Method, dict[str, str]]:
-    """The method and the options that a specification such as `metasgd:positive=true` names."""
+    """Return the method and the options of a specification such as `metasgd:positive=true`."""
     if not isinstance(spec, str):
         raise ValueError(f"method is {spec!r}; give a name, one of {', '.join(METHODS)}")
     key, options = parse_spec(spec)
@@ -60,14 +65,15 @@ def find_method(spec: str) -> tuple[Method, dict[str, str]]:
 
 
 def make_learner(method: str, model: nn.Module, **options: Any) -> Learner:
-    """A learner for a method by name, around a copy of the model.
+    """Return a learner for a method by name, around a copy of the model.
 
     Args:
-        method: a key of `METHODS`; its options may follow, as in `blockiaf:variant=released`.
+        method: a key of `METHODS`; options may follow, as in `blockiaf:variant=released` or
+            `metasgd:adjoint=first`.
         model: any module. It is copied: the learner's own parameters are in `learner.parameters()`.
-        **options: the learner's (`steps`, `lr`, `first_order`, `loss`, `prior`, `norm`,
-            `vectorize`, `recompute`) and the method's. `prior` is a `Prior` or a word such as
-            `isotropic:0.1`.
+        **options: the settings (`steps`, `lr`, `adjoint`, `loss`, `norm`, `vectorize`,
+            `autocast`), a `prior` (a `Prior`, or a word such as `isotropic:0.1`), the short forms
+            `first_order` and `recompute` of an adjoint, and the method's own options.
 
     >>> import metamirror as mm
     >>> learner = mm.make_learner("metasgd", mm.models.MLP(1, 1), steps=1, lr=0.01, positive=True)
@@ -75,31 +81,54 @@ def make_learner(method: str, model: nn.Module, **options: Any) -> Learner:
     3522
     """
     found, words = find_method(method)
-    common = {name: options.pop(name) for name in LEARNER_OPTIONS if name in options}
     if repeated := set(words) & set(options):
         raise ValueError(f"{method}: {sorted(repeated)} is given twice")
-    chosen = found.make_options({**words, **options})
     if not isinstance(model, nn.Module):
         raise ValueError(
             f"model is {model!r}; give an nn.Module, such as metamirror.models.Conv4()"
         )
-    lr = check_lr(common.get("lr", inspect.signature(Learner).parameters["lr"].default))
-    parts = found.build(copy.deepcopy(model), chosen, lr)
-    if isinstance(prior := common.get("prior"), str):
+    common = {name: options.pop(name) for name in COMMON if name in options}
+    common |= {name: words.pop(name) for name in COMMON_WORDS if name in words}
+    chosen = found.make_options({**words, **options})
+    prior = common.pop("prior", None)
+    settings = Settings(**{**found.defaults, **_adjoint(common)})
+    parts = found.build(copy.deepcopy(model), chosen, settings)
+    if isinstance(prior, str):
         start = learned(parts.model)
-        adapting = {name: start[name] for name in parts.adapts or start}
-        common["prior"] = priors.make(prior, adapting)
-    learner = Learner(parts.model, parts.geometry, parts.objective, adapts=parts.adapts, **common)
-    first = next(iter(learner.start().values()))
-    for part in (learner.geometry, learner.prior):
+        prior = priors.make(prior, {name: start[name] for name in parts.adapts or start})
+    learner = Learner(
+        parts.model,
+        parts.geometry,
+        parts.objective,
+        start=parts.start,
+        prior=prior,
+        adapts=parts.adapts,
+        settings=settings,
+    )
+    first = next(iter(learner.theta().values()))
+    for part in (learner.geometry, learner.start, learner.prior):
         if part is not None:
             part.to(device=first.device, dtype=first.dtype)
     learner.config = {
         "method": found.key,
         "options": vars(chosen).copy(),
         # What the method was built for; the learner's own step size may be changed later.
-        "built_lr": lr,
+        "built_lr": settings.lr,
         # A class of the user's own may derive from one of ours, or have a config of its own.
         "model": model.config if type(model) in MODELS.values() else None,
     }
     return learner
+
+
+def _adjoint(common: dict[str, Any]) -> dict[str, Any]:
+    """Replace the short forms `first_order` and `recompute` by the adjoint that they stand for."""
+    for name, adjoint in (("first_order", "first"), ("recompute", "rematerialised")):
+        flag = common.pop(name, False)
+        if not isinstance(flag, bool):
+            raise ValueError(f"{name} is {flag!r}; give True or False")
+        if flag and common.setdefault("adjoint", adjoint) != adjoint:
+            raise ValueError(
+                f"{name} stands for adjoint={adjoint}, and adjoint is {common['adjoint']}: "
+                f"give one of them"
+            )
+    return common

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from metamirror.core.settings import Settings
+from metamirror.methods.named_parameters import parameters_of
 from metamirror.methods.registry import Method, Parts
 from metamirror.models import head_of
 
@@ -21,22 +23,9 @@ class Options:
     head: str | None = None
 
 
-def build(model: nn.Module, options: Options, lr: float) -> Parts:
-    """The body is learned by the outer level alone."""
+def build(model: nn.Module, options: Options, settings: Settings) -> Parts:
+    """Adapt the head alone; the outer level learns the body."""
     return Parts(model, adapts=parameters_of(model, options.head or head_of(model)))
-
-
-def parameters_of(model: nn.Module, layer: str) -> list[str]:
-    """Names of the learned parameters of one layer; a tied one has the name it was given first."""
-    layers = [name for name, m in model.named_modules() if name and [*m.parameters(False)]]
-    try:
-        own = {id(p) for p in model.get_submodule(layer).parameters()}
-    except AttributeError as error:
-        raise ValueError(f"there is no layer {layer!r}; the layers are {layers}") from error
-    names = [n for n, p in model.named_parameters() if p.requires_grad and id(p) in own]
-    if not names:
-        raise ValueError(f"the layer {layer!r} has no learned parameters; the layers are {layers}")
-    return names
 
 
 METHOD = Method(

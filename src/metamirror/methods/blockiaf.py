@@ -7,10 +7,11 @@ from typing import Literal
 
 from torch import nn
 
-from metamirror.methods.metasgd import learned
+from metamirror.core.settings import Settings
+from metamirror.methods.named_parameters import learned
 from metamirror.methods.registry import Method, Parts
 from metamirror.mirror_maps.block_iaf import BlockIAF, Heads, Scale
-from metamirror.mirror_maps.mirror_descent import MirrorGeometry
+from metamirror.mirror_maps.mirror_descent import MirrorDescent
 from metamirror.mirror_maps.partition import Blocks
 
 
@@ -45,8 +46,8 @@ VARIANTS: dict[str, tuple[Scale, Heads, bool]] = {
 }
 
 
-def build(model: nn.Module, options: Options, lr: float) -> Parts:
-    """A map over every parameter of the model; its start is the dual one."""
+def build(model: nn.Module, options: Options, settings: Settings) -> Parts:
+    """Learn a map over every parameter of the model."""
     scale, heads, extra_relu = VARIANTS[options.variant]
     g = BlockIAF(
         {name: tuple(p.shape) for name, p in learned(model).items()},
@@ -55,7 +56,7 @@ def build(model: nn.Module, options: Options, lr: float) -> Parts:
         heads=options.heads or heads,
         extra_relu=extra_relu if options.extra_relu is None else options.extra_relu,
     )
-    return Parts(model, MirrorGeometry(g, anchored=options.anchored))
+    return Parts(model, MirrorDescent(g, anchored=options.anchored))
 
 
 METHOD = Method(

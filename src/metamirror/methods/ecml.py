@@ -13,19 +13,17 @@ head's inputs: an eigenproblem of the size of the support set.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from metamirror.core.geometry import State
-from metamirror.core.tasks import Batch, Params, Task
-from metamirror.methods.anil import parameters_of
+from metamirror.core.episode import Episode
+from metamirror.core.settings import Settings
+from metamirror.core.tasks import Params
+from metamirror.methods.named_parameters import parameters_of
 from metamirror.methods.registry import Method, Parts
 from metamirror.models import head_of
-
-if TYPE_CHECKING:
-    from metamirror.core.learner import Learner
 
 
 @dataclass(frozen=True)
@@ -55,24 +53,22 @@ class ConditionedQueryLoss:
         self.head = head
         self.head_parameters = head_parameters
 
-    def __call__(self, learner: Learner, task: Task, state: State) -> Tensor:
-        path = learner.descend(task.support, state, keep=True)
-        loss = learner.query_loss(path.phi, task)
+    def __call__(self, episode: Episode) -> Tensor:
+        path = episode.descend(keep=True)
+        loss = episode.query_loss(path.phi)
         visited = path.points[:-1]
         if self.options.gamma == 0 or not visited:
             return loss
-        conditions = [self.condition(learner, phi, task.support) for phi in visited]
+        conditions = [self.condition(episode, phi) for phi in visited]
         return loss + self.options.gamma * torch.stack(conditions).mean()
 
-    def condition(self, learner: Learner, phi: Params, support: Batch) -> Tensor:
-        """Var_i log lambda_i at phi."""
-        found = self._head_gram(learner, phi, support)
-        gram, rank = self._jacobian_gram(learner, phi, support) if found is None else found
+    def condition(self, episode: Episode, phi: Params) -> Tensor:
+        """Return Var_i log lambda_i at phi."""
+        found = self._head_gram(episode, phi)
+        gram, rank = self._jacobian_gram(episode, phi) if found is None else found
         return log_eigenvalue_variance(gram, rank).to(next(iter(phi.values())).dtype)
 
-    def _head_gram(
-        self, learner: Learner, phi: Params, support: Batch
-    ) -> tuple[Tensor, int] | None:
+    def _head_gram(self, episode: Episode, phi: Params) -> tuple[Tensor, int] | None:
         """JJ' up to the factor kron I, and its rank; None where the closed form does not hold.
 
         It holds where the logits are the head's one output, as it came, and its weight and bias are
@@ -83,12 +79,12 @@ class ConditionedQueryLoss:
         if o.subset != "head" or o.outputs != "logits" or not o.closed_form or weight not in phi:
             return None
         calls: list[tuple[Tensor, Tensor]] = []
-        layer = learner.model.get_submodule(str(self.head))
+        layer = episode.inner.model.get_submodule(str(self.head))
         handle = layer.register_forward_hook(
             lambda _, inputs, output: calls.append((inputs[0], output))
         )
         try:
-            logits = learner.predict(phi, support.x)
+            logits = episode.inner.predict(phi, episode.task.support.x)
         finally:
             handle.remove()
         if len(calls) != 1 or calls[0][1] is not logits or logits.dim() != 2:
@@ -99,12 +95,12 @@ class ConditionedQueryLoss:
             gram, rank = gram + 1, rank + 1
         return gram, min(features.shape[0], rank)
 
-    def _jacobian_gram(self, learner: Learner, phi: Params, support: Batch) -> tuple[Tensor, int]:
+    def _jacobian_gram(self, episode: Episode, phi: Params) -> tuple[Tensor, int]:
         names = self.head_parameters if self.options.subset == "head" else list(phi)
         rest = {name: p for name, p in phi.items() if name not in names}
 
         def outputs(chosen: Params) -> Tensor:
-            logits = learner.predict({**rest, **chosen}, support.x)
+            logits = episode.inner.predict({**rest, **chosen}, episode.task.support.x)
             # The residual's one-hot part is constant: only the softmax has a derivative.
             return logits if self.options.outputs == "logits" else logits.softmax(-1)
 
@@ -145,7 +141,7 @@ def log_eigenvalue_variance(gram: Tensor, rank: int) -> Tensor:
     return variance
 
 
-def build(model: nn.Module, options: Options, lr: float) -> Parts:
+def build(model: nn.Module, options: Options, settings: Settings) -> Parts:
     """MAML's inner level, and the condition loss above it."""
     if not 0 <= options.gamma < float("inf"):
         raise ValueError(f"ecml:gamma is {options.gamma}; it must be finite and at least 0")

@@ -8,13 +8,14 @@ from typing import Literal
 
 from torch import nn
 
-from metamirror.methods.metasgd import learned
+from metamirror.core.mirror_map import MirrorMap
+from metamirror.core.settings import Settings
+from metamirror.methods.named_parameters import learned
 from metamirror.methods.registry import Method, Parts
-from metamirror.mirror_maps.base import MirrorMap
 from metamirror.mirror_maps.bounded_metric import Metric
 from metamirror.mirror_maps.elementwise import Elementwise
 from metamirror.mirror_maps.gradient_net import GradientNet
-from metamirror.mirror_maps.mirror_descent import MirrorGeometry
+from metamirror.mirror_maps.mirror_descent import MirrorDescent
 
 
 @dataclass(frozen=True)
@@ -40,8 +41,8 @@ class Options:
     anchored: bool = False
 
 
-def build(model: nn.Module, options: Options, lr: float) -> Parts:
-    """A map over every parameter of the model; its start is the dual one."""
+def build(model: nn.Module, options: Options, settings: Settings) -> Parts:
+    """Learn a map over every parameter of the model."""
     if options.form == "elementwise" and options.metric != "diagonal":
         raise ValueError(
             f"gradnet:metric is {options.metric!r}; the elementwise form has a diagonal one only"
@@ -61,7 +62,7 @@ def build(model: nn.Module, options: Options, lr: float) -> Parts:
             log_range=options.log_range,
             modes=getattr(model, "modes", None),
         )
-    return Parts(model, MirrorGeometry(g, anchored=options.anchored))
+    return Parts(model, MirrorDescent(g, anchored=options.anchored))
 
 
 METHOD = Method(

@@ -5,11 +5,12 @@ from __future__ import annotations
 from torch import nn
 
 from metamirror.core.option_spec import NoOptions
+from metamirror.core.settings import Settings
 from metamirror.methods.registry import Method, Parts
 
 
-def build(model: nn.Module, options: NoOptions, lr: float) -> Parts:
-    """Nothing but the model."""
+def build(model: nn.Module, options: NoOptions, settings: Settings) -> Parts:
+    """Leave every slot at its default."""
     return Parts(model)
 
 

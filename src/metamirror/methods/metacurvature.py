@@ -13,12 +13,13 @@ from typing import Literal, cast
 import torch
 from torch import Tensor, nn
 
-from metamirror.core.geometry import Geometry, State
+from metamirror.core.geometry import Preconditioner
+from metamirror.core.mirror_map import MirrorMap
+from metamirror.core.settings import Settings
 from metamirror.core.tasks import Params
 from metamirror.linalg.kronecker import Shape, ShapeGroups, kronecker_product
-from metamirror.methods.metasgd import learned
+from metamirror.methods.named_parameters import learned
 from metamirror.methods.registry import Method, Parts
-from metamirror.mirror_maps.base import MirrorMap
 from metamirror.mirror_maps.quadratic import Linear
 
 
@@ -38,7 +39,7 @@ class Options:
     vectors: bool = True
 
 
-class KroneckerGeometry(Geometry):
+class KroneckerGeometry(Preconditioner):
     """One Kronecker-factored matrix per tensor, several tensors of a shape at once."""
 
     def __init__(
@@ -58,11 +59,11 @@ class KroneckerGeometry(Geometry):
                 tensors = [torch.eye(n).repeat(len(names), 1, 1) for n in sizes]
             self.factors.append(nn.ParameterList(tensors))
 
-    def direction(self, state: State, grad: Params) -> Params:
+    def direction(self, grad: Params, prepared: None) -> Params:
         return self.precondition(grad)
 
     def precondition(self, grad: Params) -> Params:
-        """P(G)."""
+        """Return P(G)."""
         factors = cast(Iterable[nn.ParameterList], self.factors)
         stacked = zip(self.groups.stack(grad), factors, strict=True)
         return self.groups.unstack([self._multiply(g, list(f)) for g, f in stacked])
@@ -76,8 +77,8 @@ class KroneckerGeometry(Geometry):
         return Linear(self.precondition)
 
 
-def build(model: nn.Module, options: Options, lr: float) -> Parts:
-    """Factors for every parameter of the model."""
+def build(model: nn.Module, options: Options, settings: Settings) -> Parts:
+    """Learn factors for every parameter of the model."""
     modes = getattr(model, "modes", {}) if options.head == "folded" else {}
     return Parts(model, KroneckerGeometry(learned(model), modes, options.variant, options.vectors))
 

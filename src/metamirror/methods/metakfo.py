@@ -12,18 +12,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from metamirror.core.geometry import Geometry, State
+from metamirror.core.geometry import Geometry, moved
+from metamirror.core.mirror_map import MirrorMap
+from metamirror.core.settings import Settings
 from metamirror.core.tasks import Params
 from metamirror.linalg.kronecker import Shape, ShapeGroups, kronecker_product
-from metamirror.methods.metasgd import learned
+from metamirror.methods.named_parameters import learned
 from metamirror.methods.registry import Method, Parts
-from metamirror.mirror_maps.base import MirrorMap
 from metamirror.mirror_maps.quadratic import KroneckerMetric, Linear
 
 
@@ -103,7 +104,15 @@ class KroneckerTransform(nn.Module):
         return kronecker_product(g, factors, first_mode=2)
 
 
-class TransformGeometry(Geometry):
+class TransformState(NamedTuple):
+    """The parameters, those of the transform, and the gradient of the step before."""
+
+    z: Params
+    xi: Params
+    previous: Params | None
+
+
+class TransformGeometry(Geometry[TransformState]):
     """A learned network in place of the preconditioner."""
 
     def __init__(self, transform: KroneckerTransform, adapt_transform: bool):
@@ -111,33 +120,36 @@ class TransformGeometry(Geometry):
         self.transform = transform
         self.adapt_transform = adapt_transform
 
-    def begin(self, theta: Params, prepared: Any, noise: Params) -> State:
-        return State(theta, {"xi": dict(self.transform.named_parameters()), "previous": None})
+    def begin(self, theta: Params, prepared: Any, noise: Params) -> TransformState:
+        return TransformState(theta, dict(self.transform.named_parameters()), None)
 
-    def direction(self, state: State, grad: Params) -> Params:
-        return self._transform(state.memory["xi"], grad)
+    def primal(self, state: TransformState) -> Params:
+        return state.z
 
-    def step(self, state: State, grad: Params, lr: float) -> State:
+    def step(
+        self, state: TransformState, grad: Params, *, lr: float, loss: Tensor, k: int
+    ) -> TransformState:
+        xi, previous = state.xi, None
         if self.adapt_transform:
-            state = State(state.z, self._adapt(state.memory, grad, lr))
-        return super().step(state, grad, lr)
+            xi, previous = self._adapt(state, grad, lr), grad
+        return TransformState(moved(state.z, self._transform(xi, grad), lr), xi, previous)
 
-    def _adapt(self, memory: Any, grad: Params, lr: float) -> dict[str, Any]:
+    def _adapt(self, state: TransformState, grad: Params, lr: float) -> Params:
         r"""One descent step of the transform's own parameters $\xi$ on the support loss.
 
         They entered $\phi^{(k)} = \phi^{(k-1)} - \alpha P_\xi(G^{(k-1)})$, so their gradient is
         that of $-\alpha \langle P_\xi(G^{(k-1)}), G^{(k)} \rangle$. There is none before a step.
         """
-        xi, previous = memory["xi"], memory["previous"]
-        if previous is not None:
+        previous = state.previous
+        if previous is None:
+            return state.xi
 
-            def loss_change(xi: Params) -> Tensor:
-                moved = self._transform(xi, previous)
-                return -lr * torch.stack([(moved[n] * g).sum() for n, g in grad.items()]).sum()
+        def loss_change(xi: Params) -> Tensor:
+            change = self._transform(xi, previous)
+            return -lr * torch.stack([(change[n] * g).sum() for n, g in grad.items()]).sum()
 
-            slope = torch.func.grad(loss_change)(xi)
-            xi = {name: value - lr * slope[name] for name, value in xi.items()}
-        return {"xi": xi, "previous": grad}
+        slope = torch.func.grad(loss_change)(state.xi)
+        return {name: value - lr * slope[name] for name, value in state.xi.items()}
 
     def _transform(self, xi: Params, grad: Params) -> Params:
         direction: Params = functional_call(self.transform, xi, (grad,))
@@ -150,8 +162,8 @@ class TransformGeometry(Geometry):
         return self.transform.metric() if self.transform.psd else Linear(self.transform)
 
 
-def build(model: nn.Module, options: Options, lr: float) -> Parts:
-    """A transform for every parameter of the model."""
+def build(model: nn.Module, options: Options, settings: Settings) -> Parts:
+    """Learn a transform for every parameter of the model."""
     if options.hidden < 0:
         raise ValueError(f"metakfo:hidden is {options.hidden}; it must be at least 0")
     transform = KroneckerTransform(learned(model), options.psd, options.hidden)

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from metamirror.core.geometry import Geometry, State
+from metamirror.core.geometry import Preconditioner
+from metamirror.core.mirror_map import MirrorMap
+from metamirror.core.settings import Settings
 from metamirror.core.tasks import Params
+from metamirror.methods.named_parameters import learned
 from metamirror.methods.registry import Method, Parts
-from metamirror.mirror_maps.base import MirrorMap
 from metamirror.mirror_maps.quadratic import Diagonal
 
 
@@ -25,7 +27,7 @@ class Options:
     positive: bool = False
 
 
-class DiagonalGeometry(Geometry):
+class DiagonalGeometry(Preconditioner):
     """A diagonal preconditioner. Its parameters are the rates, or their logarithms.
 
     Args:
@@ -46,33 +48,25 @@ class DiagonalGeometry(Geometry):
         self.rates = nn.ParameterList(torch.full_like(t, start) for t in shapes.values())
 
     def multipliers(self) -> Params:
-        """The rates relative to the step size that the inner loop multiplies with."""
+        """Return the rates relative to the step size that the inner loop multiplies with."""
         return {
             name: rate.exp() if self.positive else rate / self.lr
             for name, rate in zip(self.names, self.rates, strict=True)
         }
 
-    def prepare(self) -> dict[str, Params]:
-        return {"multipliers": self.multipliers()}
+    def prepare(self, theta: Params | None) -> Params:
+        return self.multipliers()
 
-    def direction(self, state: State, grad: Params) -> Params:
-        return {name: state.memory["multipliers"][name] * g for name, g in grad.items()}
+    def direction(self, grad: Params, prepared: Params) -> Params:
+        return {name: prepared[name] * g for name, g in grad.items()}
 
     def candidate_mirror_map(self, theta: Params) -> MirrorMap:
         return Diagonal(self.multipliers())
 
 
-def build(model: nn.Module, options: Options, lr: float) -> Parts:
-    """A rate for every parameter."""
-    return Parts(model, DiagonalGeometry(learned(model), lr, options.positive))
-
-
-def learned(model: nn.Module) -> Params:
-    """The parameters that adapt by default, as plain tensors to take shapes from."""
-    found = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
-    if not found:
-        raise ValueError("no parameter adapts: the model has none that requires a gradient")
-    return found
+def build(model: nn.Module, options: Options, settings: Settings) -> Parts:
+    """Learn a rate for every parameter."""
+    return Parts(model, DiagonalGeometry(learned(model), settings.lr, options.positive))
 
 
 METHOD = Method(

@@ -9,15 +9,16 @@ by $T\,\mathrm{diag}(m)\,T^\top$.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from metamirror.core.geometry import Geometry, State, tensor_like
-from metamirror.core.tasks import Params
+from metamirror.core.geometry import Geometry, moved
+from metamirror.core.mirror_map import MirrorMap
+from metamirror.core.settings import Settings
+from metamirror.core.tasks import Params, tensor_like
 from metamirror.methods.registry import Method, Parts
-from metamirror.mirror_maps.base import MirrorMap
 from metamirror.mirror_maps.quadratic import Linear
 from metamirror.models import head_of
 
@@ -37,7 +38,15 @@ class Options:
     temperature: float = 1.0
 
 
-class TransformedGeometry(Geometry):
+class MaskedState(NamedTuple):
+    """The untransformed parameters, T of each layer, and the masks of this task."""
+
+    z: Params
+    transforms: Params
+    masks: Params
+
+
+class TransformedGeometry(Geometry[MaskedState]):
     """T-layers folded into the parameters, and straight-through Gumbel masks on output units.
 
     Args:
@@ -59,8 +68,8 @@ class TransformedGeometry(Geometry):
         self.transforms = nn.ParameterList(torch.eye(n) for n in self.units.values())
         self.logits = nn.ParameterList(torch.zeros(n) for n in self.units.values() if masks)
 
-    def prepare(self) -> dict[str, Any]:
-        return {"transforms": dict(zip(self.units, self.transforms, strict=True))}
+    def prepare(self, theta: Params | None) -> Params:
+        return dict(zip(self.units, self.transforms, strict=True))
 
     def draw(self, generator: torch.Generator) -> Params:
         """The difference of two Gumbel variables per unit: a logistic one."""
@@ -70,7 +79,7 @@ class TransformedGeometry(Geometry):
         }
         return {f"noise.{layer}": torch.logit(u, eps=1e-12) for layer, u in uniform.items()}
 
-    def begin(self, theta: Params, prepared: Any, noise: Params) -> State:
+    def begin(self, theta: Params, prepared: Params, noise: Params) -> MaskedState:
         masks = (
             {
                 layer: self._mask(logit, noise[f"noise.{layer}"])
@@ -79,31 +88,39 @@ class TransformedGeometry(Geometry):
             if self.stochastic
             else {}
         )
-        return State(theta, {**prepared, "masks": masks})
+        return MaskedState(theta, prepared, masks)
 
     def _mask(self, logit: Tensor, noise: Tensor) -> Tensor:
         soft = torch.sigmoid((logit + noise) / self.temperature)
         # Exactly 0 or 1 in value, with the gradient of the relaxation.
         return (soft > 0.5).to(soft.dtype) + (soft - soft.detach())
 
-    def primal(self, state: State) -> Params:
-        transforms = state.memory["transforms"]
+    def primal(self, state: MaskedState) -> Params:
+        return self._transformed(state.z, state)
+
+    def _transformed(self, z: Params, state: MaskedState) -> Params:
         return {
-            name: _mix(transforms[self.layer_of[name]], z) if name in self.layer_of else z
-            for name, z in state.z.items()
+            name: _mix(state.transforms[self.layer_of[name]], value)
+            if name in self.layer_of
+            else value
+            for name, value in z.items()
         }
 
-    def direction(self, state: State, grad: Params) -> Params:
-        transforms, masks = state.memory["transforms"], state.memory["masks"]
+    def step(
+        self, state: MaskedState, grad: Params, *, lr: float, loss: Tensor, k: int
+    ) -> MaskedState:
+        return state._replace(z=moved(state.z, self._direction(grad, state), lr))
+
+    def _direction(self, grad: Params, state: MaskedState) -> Params:
 
         def one(name: str, g: Tensor) -> Tensor:
             layer = self.layer_of.get(name)
             if layer is None:
                 return g
-            pulled = _mix(transforms[layer].mT, g)
-            if layer not in masks:
+            pulled = _mix(state.transforms[layer].mT, g)
+            if layer not in state.masks:
                 return pulled
-            mask: Tensor = masks[layer].view(-1, *[1] * (g.dim() - 1))
+            mask: Tensor = state.masks[layer].view(-1, *[1] * (g.dim() - 1))
             return mask * pulled
 
         return {name: one(name, g) for name, g in grad.items()}
@@ -113,13 +130,8 @@ class TransformedGeometry(Geometry):
         like = self.transforms[0]
         noise = self.draw(torch.Generator().manual_seed(0)) if self.stochastic else {}
         noise = {name: tensor_like(value, like) for name, value in noise.items()}
-        memory = self.begin(theta, self.prepare(), noise).memory
-
-        def precondition(v: Params) -> Params:
-            pulled = self.direction(State(v, memory), v)
-            return self.primal(State(pulled, memory))
-
-        return Linear(precondition)
+        state = self.begin(theta, self.prepare(theta), noise)
+        return Linear(lambda v: self._transformed(self._direction(v, state), state))
 
 
 def _mix(matrix: Tensor, tensor: Tensor) -> Tensor:
@@ -127,7 +139,7 @@ def _mix(matrix: Tensor, tensor: Tensor) -> Tensor:
     return (matrix @ tensor.flatten(1)).view_as(tensor) if tensor.dim() > 1 else matrix @ tensor
 
 
-def build(model: nn.Module, options: Options, lr: float) -> Parts:
+def build(model: nn.Module, options: Options, settings: Settings) -> Parts:
     """A T for every linear map whose outputs can be mixed: linear layers and plain convolutions."""
     names = {id(p): name for name, p in model.named_parameters() if p.requires_grad}
     skipped = head_of(model) if not options.head else None

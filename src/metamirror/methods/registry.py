@@ -1,4 +1,4 @@
-"""What a method is: three slots filled, options, and a line in the table."""
+"""What a method is: filled slots, options, and a line in the table."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ from torch import nn
 from metamirror.core.geometry import Geometry
 from metamirror.core.objectives import Objective
 from metamirror.core.option_spec import NoOptions, read_options
+from metamirror.core.settings import Settings
+from metamirror.core.start import Start
 
 
 @dataclass(frozen=True)
 class Parts:
-    """What a method puts into the learner's slots; None leaves the default."""
+    """The parts that a method puts into the learner's slots; None leaves the default."""
 
     model: nn.Module
-    geometry: Geometry | None = None
+    geometry: Geometry[Any] | None = None
     objective: Objective | None = None
+    start: Start | None = None
     adapts: list[str] | None = None
 
 
@@ -33,12 +36,13 @@ class Method:
         optimizer: the lower-level optimiser, as in the paper's Table 1.
         geometry: the loss geometry model, as in the paper's Table 1.
         paper: who published it.
-        build: (model, options, lr) -> the filled slots. The model is the learner's own copy.
+        build: (model, options, settings) -> the filled slots. The model is the learner's own copy.
         options: a frozen dataclass; its fields are what can follow the key.
         published: the accuracy that the paper's Table 1 lists for it, by shots.
         recipe: settings of the outer level with which its authors trained it, where these are not
             the paper's common ones; `decay_every` is of 60,000 iterations.
-        control: whether it does not compete, but shows what the others must beat.
+        defaults: settings that the method starts from where the user gives none.
+        control: whether it is a baseline or control, which leads no table.
     """
 
     key: str
@@ -46,12 +50,13 @@ class Method:
     optimizer: str
     geometry: str
     paper: str
-    build: Callable[[nn.Module, Any, float], Parts]
+    build: Callable[[nn.Module, Any, Settings], Parts]
     options: type = NoOptions
     published: Mapping[int, str] = field(default_factory=dict)
     recipe: Mapping[str, Any] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
     control: bool = False
 
     def make_options(self, given: Mapping[str, Any]) -> Any:
-        """The options object, from keywords or from the words of a command line."""
+        """Return the options object, from keywords or from the words of a command line."""
         return read_options(self.key, self.options, given)

@@ -10,21 +10,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from metamirror.core.geometry import Geometry, Inserted, State
+from metamirror.core.adjoints import Detached
+from metamirror.core.episode import Episode
+from metamirror.core.geometry import Geometry, Inserted, PointState, moved
 from metamirror.core.normalisation import BatchNorm
 from metamirror.core.objectives import Objective
-from metamirror.core.tasks import Params, Task
+from metamirror.core.settings import Settings
+from metamirror.core.tasks import Params
 from metamirror.methods.registry import Method, Parts
-from metamirror.mirror_maps.base import MirrorMap
 from metamirror.models import head_of
-
-if TYPE_CHECKING:
-    from metamirror.core.learner import Learner
 
 
 @dataclass(frozen=True)
@@ -167,11 +166,19 @@ def output_of(model: nn.Module, name: str) -> tuple[int, type[nn.Module]]:
     return found
 
 
-class WarpGeometry(Geometry):
-    """Gradient descent in the warped network: the geometry is in the model."""
+class WarpGeometry(Geometry[PointState]):
+    """Gradient descent in the warped network: the geometry is in the model, and no map is known."""
 
-    def candidate_mirror_map(self, theta: Params) -> MirrorMap | None:
-        return None
+    def begin(self, theta: Params, prepared: None, noise: Params) -> PointState:
+        return PointState(theta)
+
+    def primal(self, state: PointState) -> Params:
+        return state.z
+
+    def step(
+        self, state: PointState, grad: Params, *, lr: float, loss: Tensor, k: int
+    ) -> PointState:
+        return PointState(moved(state.z, grad, lr))
 
 
 class TrajectoryLoss:
@@ -183,25 +190,23 @@ class TrajectoryLoss:
     def __init__(self, options: Options):
         self.options = options
 
-    def __call__(self, learner: Learner, task: Task, state: State) -> Tensor:
-        path = learner.descend(task.support, state, order="none", keep=True)
-        visited = [State(_detached(s.z), s.memory) for s in path.states]
+    def __call__(self, episode: Episode) -> Tensor:
+        path = episode.descend(adjoint=Detached(), keep=True)
+        visited = [PointState(_detached(state.z)) for state in path.states]
         # Without a step there is nothing to replay but the start.
-        judged = [
-            self._judge(learner, task, point, path.points[0]) for point in visited[:-1] or visited
-        ]
-        replay = torch.stack(judged).mean()
+        replayed = visited[:-1] or visited
+        losses = [self._replay(episode, point, path.points[0]) for point in replayed]
+        replay = torch.stack(losses).mean()
         if self.options.start == "maml":
-            with_warps_fixed = _query_loss_with_fixed_warps(learner, task, state)
+            with_warps_fixed = _query_loss_with_fixed_warps(episode)
             return replay + (with_warps_fixed - with_warps_fixed.detach())
-        leap = leap_surrogate(state.z, [s.z for s in visited])
+        leap = leap_surrogate(episode.state.z, [s.z for s in visited])
         return replay + (leap - leap.detach())
 
-    def _judge(self, learner: Learner, task: Task, point: State, phi0: Params) -> Tensor:
+    def _replay(self, episode: Episode, point: PointState, phi0: Params) -> Tensor:
         if self.options.approximate:
-            return learner.query_loss(learner.geometry.primal(point), task)
-        path = learner.descend(task.support, point, steps=1, phi0=phi0)
-        return learner.query_loss(path.phi, task)
+            return episode.query_loss(point.z)
+        return episode.query_loss(episode.descend(state=point, steps=1, phi0=phi0).phi)
 
 
 def leap_surrogate(start: Params, visited: Sequence[Params]) -> Tensor:
@@ -221,14 +226,13 @@ def _detached(tensors: Params) -> Params:
     return {name: t.detach() for name, t in tensors.items()}
 
 
-def _query_loss_with_fixed_warps(learner: Learner, task: Task, state: State) -> Tensor:
-    """MAML's outer loss in which only the start has a gradient."""
-    warps = learner.fixed()
-    path = learner.descend(task.support, state, fixed=warps)
-    return learner.query_loss({**warps, **path.phi}, task)
+def _query_loss_with_fixed_warps(episode: Episode) -> Tensor:
+    """Return MAML's outer loss, in which only the start has a gradient."""
+    warps = episode.inner.fixed()
+    return episode.query_loss({**warps, **episode.descend(fixed=warps).phi})
 
 
-def build(model: nn.Module, options: Options, lr: float) -> Parts:
+def build(model: nn.Module, options: Options, settings: Settings) -> Parts:
     """The model with warp layers; everything but them adapts."""
     if options.kernel not in (1, 3):
         raise ValueError(f"warpgrad:kernel is {options.kernel}; choose 1 or 3")
@@ -237,7 +241,7 @@ def build(model: nn.Module, options: Options, lr: float) -> Parts:
     objective: Objective | None = (
         TrajectoryLoss(options) if options.objective == "trajectory" else None
     )
-    return Parts(model, WarpGeometry(), objective, adapts)
+    return Parts(model, WarpGeometry(), objective, adapts=adapts)
 
 
 METHOD = Method(

@@ -1,12 +1,14 @@
 """Inverse mirror maps g = (grad h)^-1, what is proven about each, and tools to examine them."""
 
-from metamirror.mirror_maps.base import MirrorMap, bregman
+from metamirror.core.mirror_map import Identity, MirrorMap
+from metamirror.mirror_maps.base import bregman
 from metamirror.mirror_maps.block_iaf import BlockIAF
 from metamirror.mirror_maps.certify import Certificate, Witness, certify
 from metamirror.mirror_maps.elementwise import Elementwise
 from metamirror.mirror_maps.gradient_net import GradientNet
+from metamirror.mirror_maps.mirror_descent import MirrorDescent
 from metamirror.mirror_maps.partition import Partition
-from metamirror.mirror_maps.quadratic import Diagonal, Identity, KroneckerMetric, Linear
+from metamirror.mirror_maps.quadratic import Diagonal, KroneckerMetric, Linear
 
 __all__ = [
     "BlockIAF",
@@ -17,6 +19,7 @@ __all__ = [
     "Identity",
     "KroneckerMetric",
     "Linear",
+    "MirrorDescent",
     "MirrorMap",
     "Partition",
     "Witness",

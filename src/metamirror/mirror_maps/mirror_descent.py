@@ -1,16 +1,26 @@
-"""A mirror map in the geometry slot."""
+"""Mirror descent: a mirror map in the geometry slot."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-from metamirror.core.geometry import Geometry, State
+from torch import Tensor
+
+from metamirror.core.geometry import Geometry, moved
+from metamirror.core.mirror_map import MirrorMap
 from metamirror.core.tasks import Params
-from metamirror.mirror_maps.base import MirrorMap
 
 
-class MirrorGeometry(Geometry):
+class MirrorState(NamedTuple):
+    """The dual point z and its image phi; what g prepared, and the constant added to it."""
+
+    z: Params
+    phi: Params
+    prepared: Any
+    shift: Params | None
+
+
+class MirrorDescent(Geometry[MirrorState]):
     r"""Mirror descent in its dual form, eq. (7): $z \leftarrow z - \alpha \nabla L(g(z))$.
 
     The learned start is the dual $z^{(0)}$, so that whatever changes g moves the first point
@@ -32,34 +42,34 @@ class MirrorGeometry(Geometry):
             for constant in g.constants():
                 constant.requires_grad_(False)
 
-    def prepare(self) -> dict[str, Any]:
-        return {"prepared": self.g.prepare()}
+    def prepare(self, theta: Params | None) -> MirrorState | Any:
+        prepared = self.g.prepare()
+        # Tasks that begin at one point share its image.
+        return prepared if theta is None else self._state(theta, prepared)
 
-    def prepare_start(self, theta: Params, prepared: Mapping[str, Any]) -> dict[str, Any]:
-        # All tasks begin at one point, and share its image.
-        image = self.g(theta, prepared["prepared"])
+    def begin(self, theta: Params, prepared: MirrorState | Any, noise: Params) -> MirrorState:
+        if isinstance(prepared, MirrorState):
+            return prepared._replace(z=theta)
+        return self._state(theta, prepared)
+
+    def _state(self, z: Params, prepared: Any) -> MirrorState:
+        image = self.g(z, prepared)
         if not self.anchored:
-            return {"phi0": image}
-        return {"phi0": theta, "shift": {name: z - image[name] for name, z in theta.items()}}
+            return MirrorState(z, image, prepared, None)
+        shift = {name: value - image[name] for name, value in z.items()}
+        return MirrorState(z, z, prepared, shift)
 
-    def begin(self, theta: Params, prepared: Mapping[str, Any], noise: Params) -> State:
-        if self.anchored and "shift" not in prepared:
-            prepared = {**prepared, **self.prepare_start(theta, prepared)}
-        return State(theta, prepared)
+    def primal(self, state: MirrorState) -> Params:
+        return state.phi
 
-    def primal(self, state: State) -> Params:
-        memory = state.memory
-        if "phi0" in memory:
-            phi0: Params = memory["phi0"]
-            return phi0
-        image: Params = self.g(state.z, memory["prepared"])
-        if not self.anchored:
-            return image
-        return {name: phi + memory["shift"][name] for name, phi in image.items()}
-
-    def step(self, state: State, grad: Params, lr: float) -> State:
-        z, memory = super().step(state, grad, lr)
-        return State(z, {key: value for key, value in memory.items() if key != "phi0"})
+    def step(
+        self, state: MirrorState, grad: Params, *, lr: float, loss: Tensor, k: int
+    ) -> MirrorState:
+        z = moved(state.z, grad, lr)
+        phi = self.g(z, state.prepared)
+        if state.shift is not None:
+            phi = {name: value + state.shift[name] for name, value in phi.items()}
+        return state._replace(z=z, phi=phi)
 
     def candidate_mirror_map(self, theta: Params) -> MirrorMap:
         # Up to the shift, which changes no slope.

@@ -12,33 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from metamirror.core.mirror_map import Bounds, MirrorMap, check_point, inner
 from metamirror.core.tasks import Params
 from metamirror.linalg.kronecker import ShapeGroups, kronecker_product, squared_spectrum, transposed
 from metamirror.linalg.tensor_stacks import flat, unflat
-from metamirror.mirror_maps.base import Bounds, MirrorMap, check_point, inner
 
 MOST_DENSE = 4096
 """How many numbers a `Linear` map may have for its inverse, which is solved for densely."""
-
-
-class Identity(MirrorMap):
-    r"""$h = \frac12\|\cdot\|_2^2$: mirror descent is gradient descent."""
-
-    is_gradient = True
-    is_linear = True
-
-    def forward(self, z: Params, prepared: Mapping[str, Any] | None = None) -> Params:
-        return z
-
-    def inverse(self, phi: Params) -> Params:
-        check_point(phi, {name: tuple(p.shape) for name, p in phi.items()})
-        return phi
-
-    def bounds(self, *, current: bool = False) -> Bounds:
-        return (1.0, 1.0)
-
-    def potential(self, z: Params) -> Tensor:
-        return inner(z, z) / 2
 
 
 class Diagonal(MirrorMap):

@@ -9,18 +9,16 @@ import traceback
 from collections.abc import Sequence
 from itertools import chain
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from metamirror.core.learner import Learner
 from metamirror.core.outer_gradient import Prepared, task_gradient
 from metamirror.core.tasks import Batch, Params, Task
 from metamirror.parallel.allocator import tune_allocator
-
-if TYPE_CHECKING:
-    from metamirror.core.learner import Learner
 
 Array = np.ndarray[Any, Any]
 

@@ -12,16 +12,19 @@ import multiprocessing
 import pickle
 import signal
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.util import Finalize
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from metamirror.core.learner import Learner
 from metamirror.core.outer_gradient import Gradients, Prepared, task_gradient
+from metamirror.core.settings import Settings
 from metamirror.core.task_threads import gains_by_threads, threads_per_task
 from metamirror.core.tasks import Params, Task
 from metamirror.parallel.allocator import small_pictures
@@ -34,9 +37,6 @@ from metamirror.parallel.process_worker import (
     tensors_of,
     values_of,
 )
-
-if TYPE_CHECKING:
-    from metamirror.core.learner import Learner
 
 
 class CrewError(ChildProcessError):
@@ -63,7 +63,7 @@ class Crew:
             raise ValueError(f"processes is {processes}; it must be at least 1")
         if next(learner.parameters()).device.type != "cpu":
             raise ValueError("a crew works on CPUs, and the learner is not on one")
-        if learner.vectorize:
+        if learner.settings.vectorize:
             raise ValueError("torch.func.vmap does all tasks at once: leave vectorize off")
         self.learner = learner
         self.processes = processes
@@ -191,7 +191,7 @@ def processes_for(learner: Learner, example_shape: Sequence[int], tasks: int) ->
     With large pictures, operations are long enough for threads, which take less memory.
     """
     small = small_pictures(example_shape)
-    if not small or learner.vectorize or not gains_by_threads(learner):
+    if not small or learner.settings.vectorize or not gains_by_threads(learner):
         return 1
     return max(1, min(torch.get_num_threads(), tasks))
 
@@ -221,9 +221,10 @@ def _stops_held() -> Iterator[None]:
 
 def _settings(learner: Learner) -> dict[str, object]:
     """What else decides on a gradient: the other processes know it as it was at their start."""
-    names = ("steps", "lr", "first_order", "norm", "autocast", "loss", "prior", "objective")
     return {
-        **{name: getattr(learner, name) for name in names},
+        **{field.name: getattr(learner.settings, field.name) for field in fields(Settings)},
+        "prior": learner.prior,
+        "objective": learner.objective,
         "train or eval mode": [m.training for m in learner.modules()],
         "a tensor's kind": [(t.dtype, t.shape, t.requires_grad) for t in tensors_of(learner)],
     }

@@ -11,17 +11,18 @@ from torch import Tensor, nn
 
 from metamirror import models
 from metamirror.core.files import read_json, write_atomically, write_json
-from metamirror.core.learner import Learner, check_lr
+from metamirror.core.learner import Learner
 from metamirror.core.tasks import Loss
 from metamirror.methods import make_learner
 from metamirror.storage import tensor_file
 
-FORMAT = 1
+FORMAT = 2
 CONFIG, TENSORS = "learner.json", "learner.safetensors"
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 """Types in which a learner can compute."""
-COMMON = ("steps", "lr", "first_order", "norm", "vectorize")
-FIELDS = {"method", "options", "built_lr", "model", *COMMON, "prior", "loss", "frozen"}
+SETTINGS = ("steps", "lr", "adjoint", "norm", "vectorize")
+"""The settings that a file holds; the loss and the precision are given by who loads it."""
+FIELDS = {"method", "options", "built_lr", "model", *SETTINGS, "prior", "loss", "frozen"}
 
 
 def tensors_of(learner: Learner) -> dict[str, Tensor]:
@@ -73,9 +74,10 @@ def describe(learner: Learner) -> dict[str, Any]:
     return {
         "format": FORMAT,
         **learner.config,
-        **{name: getattr(learner, name) for name in COMMON},
+        **{name: getattr(learner.settings, name) for name in SETTINGS},
+        "adjoint": learner.settings.adjoint.name,
         "prior": None if learner.prior is None else learner.prior.spec or "custom",
-        "loss": None if learner.loss is None else "custom",
+        "loss": None if learner.settings.loss is None else "custom",
         "frozen": frozen,
     }
 
@@ -138,7 +140,7 @@ def restore(
         return make_learner(
             config["method"],
             own,
-            **{**{name: config[name] for name in COMMON}, "lr": config["built_lr"]},
+            **{**{name: config[name] for name in SETTINGS}, "lr": config["built_lr"]},
             loss=loss,
             prior=prior if prior is not None else config["prior"],
             **config["options"],
@@ -163,21 +165,26 @@ def restore(
         check_fit(sketch, tensors, origin)
         check_one_type(tensors, origin)
         learner = build(models.build(**config["model"]))
-    learner.lr = check_lr(config["lr"])
+    learner.configure(lr=config["lr"])
     fill(learner, tensors, origin)
     return learner
 
 
 def checked(description: Any, origin: object) -> dict[str, Any]:
     """Return a description, once its fields are known to be there and of the right kind."""
-    if not isinstance(description, dict) or description.get("format") != FORMAT:
+    if not isinstance(description, dict) or description.get("format") not in (1, FORMAT):
         raise ValueError(f"{origin} is not a learner of format {FORMAT}")
+    if description["format"] == 1:
+        # It had a flag in place of the adjoint's name.
+        adjoint = "first" if description.get("first_order") is True else "unrolled"
+        description = {**description, "adjoint": adjoint}
+    found: dict[str, Any] = description
     if missing := FIELDS - set(description):
         raise ValueError(f"{origin} is damaged: it lacks {sorted(missing)}")
     kinds = {"method": str, "options": dict, "model": dict | None, "frozen": list}
     if odd := [name for name, kind in kinds.items() if not isinstance(description[name], kind)]:
         raise ValueError(f"{origin} is damaged: {odd[0]} is {description[odd[0]]!r}")
-    return description
+    return found
 
 
 def _find(path: Path, which: str) -> Path:

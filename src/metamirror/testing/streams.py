@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from metamirror.core.tasks import Batch, Task, check_labels, check_task
+from metamirror.core.checks import check_labels, check_task
+from metamirror.core.tasks import Batch, Task
 from metamirror.data.task_stream import TaskStream
 from metamirror.testing.differences import require
 

@@ -9,9 +9,10 @@ from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
+from metamirror.core.checks import check_lr, check_steps
 from metamirror.core.files import read_json
-from metamirror.core.learner import Norm, check_lr, check_steps
 from metamirror.core.option_spec import convert
+from metamirror.core.settings import Norm
 
 MOST = 2**31 - 1
 """The largest count: beyond it torch has errors of its own."""

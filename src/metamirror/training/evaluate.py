@@ -14,10 +14,13 @@ import torch
 from torch import Tensor
 
 from metamirror.console import Progress, warn
+from metamirror.core.checks import check_steps
 from metamirror.core.files import to_json, write_atomically, write_json
-from metamirror.core.learner import Learner, Norm, check_steps
+from metamirror.core.learner import Learner
+from metamirror.core.losses import loss_for
+from metamirror.core.settings import Norm
 from metamirror.core.task_threads import over_tasks
-from metamirror.core.tasks import Task, loss_for
+from metamirror.core.tasks import Task
 from metamirror.data import TaskStream
 from metamirror.storage import learner_file
 from metamirror.training.config import load_config
@@ -116,7 +119,7 @@ def _evaluated(
     One has query losses and the shares of right answers at the points evaluated, the other support
     losses and gradient norms before each step.
     """
-    loss = learner.loss or loss_for(task.query.y)
+    loss = learner.settings.loss or loss_for(task.query.y)
     points = (
         learner.adaptations(task.support, steps=steps, seed=seed)
         if every_step
@@ -190,7 +193,7 @@ def evaluate_run(
     learner, step = loaded(run, which)
     use_precision(learner, config)
     if norm is not None:
-        learner.use_norm(norm)
+        learner.configure(norm=norm)
     with joined_ranks(device) as ranks:
         stream = build_stream(config, split, batch=1, data_dir=data_dir)
         if ranks.first:

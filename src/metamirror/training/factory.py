@@ -93,4 +93,4 @@ def extra_parameters(method: str, model: nn.Module) -> int:
 
 def use_precision(learner: Learner, config: RunConfig) -> None:
     """Let the model's operations run in the type that the run asks for."""
-    learner.autocast = torch.bfloat16 if config.autocast == "bf16" else None
+    learner.configure(autocast=torch.bfloat16 if config.autocast == "bf16" else None)

@@ -31,7 +31,7 @@ def features_of(learner: Learner) -> Represent:
     def represent(task: Task) -> tuple[Tensor, Tensor]:
         task = place(task, learner)
         with torch.no_grad():
-            phi = learner.geometry.primal(learner.begin(seed=0))
+            phi = learner.geometry.primal(learner.begin(task.support, seed=0))
             statistics = learner.statistics(phi, task.support)
             seen: list[Tensor] = []
 

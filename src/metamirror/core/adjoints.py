@@ -1,0 +1,88 @@
+"""The adjoint slot: how the outer level differentiates the path of the inner loop."""
+
+from __future__ import annotations
+
+from abc import ABC
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from metamirror.core.rematerialise import recomputed
+
+
+class Adjoint(ABC):
+    """How the meta-gradient passes from phi^(K) back to everything that is meta-learned.
+
+    A new one is a frozen dataclass, so that two equal ones compare equal. It sets the attributes
+    below, and overrides `step` if it does not keep a step's graph as it is.
+    """
+
+    name: ClassVar[str]
+    builds_graph: ClassVar[bool] = True
+    """Whether a state depends on the one before it in the outer level's graph."""
+    second_order: ClassVar[bool] = False
+    """Whether the inner gradient does too, through the Hessian."""
+    vectorizes: ClassVar[bool] = True
+    """Whether it works under `torch.func.vmap`."""
+
+    def step(self, step: Callable[..., Any], *args: Any, through: Sequence[Tensor]) -> Any:
+        """Run one inner step. `through` holds the meta-learned tensors that it may use."""
+        return step(*args)
+
+
+@dataclass(frozen=True)
+class Unrolled(Adjoint):
+    """Differentiate every step exactly, Hessians included: memory grows with K. The default."""
+
+    name = "unrolled"
+    second_order = True
+
+
+@dataclass(frozen=True)
+class FirstOrder(Adjoint):
+    """Treat each inner gradient as a constant."""
+
+    name = "first"
+
+
+@dataclass(frozen=True)
+class Rematerialised(Adjoint):
+    """Differentiate exactly, and build each step's graph again when it is needed.
+
+    Memory hardly grows with K, at the price of time.
+    """
+
+    name = "rematerialised"
+    second_order = True
+    vectorizes = False
+
+    def step(self, step: Callable[..., Any], *args: Any, through: Sequence[Tensor]) -> Any:
+        return recomputed(step, *args, through=through)
+
+
+@dataclass(frozen=True)
+class Detached(Adjoint):
+    """Keep no graph at all: what adapting uses, since nobody differentiates it."""
+
+    name = "detached"
+    builds_graph = False
+
+
+ADJOINTS: dict[str, type[Adjoint]] = {
+    kind.name: kind for kind in (Unrolled, FirstOrder, Rematerialised)
+}
+
+
+def make(adjoint: Adjoint | str) -> Adjoint:
+    """Return an adjoint from its name.
+
+    >>> make("first")
+    FirstOrder()
+    """
+    if isinstance(adjoint, Adjoint):
+        return adjoint
+    if adjoint not in ADJOINTS:
+        raise ValueError(f"adjoint is {adjoint!r}; choose from {', '.join(ADJOINTS)}")
+    return ADJOINTS[adjoint]()

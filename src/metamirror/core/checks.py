@@ -1,0 +1,86 @@
+"""Checks on what users pass in: a mistake is named before it fails deep inside torch."""
+
+from __future__ import annotations
+
+from numbers import Integral, Real
+
+import torch
+from torch import Tensor
+
+from metamirror.core.tasks import Batch, Task
+
+
+def check_steps(steps: int) -> int:
+    """Return K if it is a count."""
+    if isinstance(steps, bool) or not isinstance(steps, Integral) or steps < 0:
+        raise ValueError(f"steps is {steps!r}; the number of inner steps is a whole number from 0")
+    return int(steps)
+
+
+def check_lr(lr: float) -> float:
+    """Return alpha if it is finite and not negative."""
+    if isinstance(lr, bool) or not (isinstance(lr, Real) and 0 <= lr < float("inf")):
+        raise ValueError(f"lr is {lr!r}; the inner step size is finite and at least 0")
+    return float(lr)
+
+
+def check_batch(batch: Batch, name: str, *, stacked: bool) -> None:
+    """Refuse a batch that is malformed, empty, not finite, or has negative labels."""
+    if not (isinstance(batch, tuple) and len(batch) == 2):
+        raise ValueError(f"{name} must be a Batch(x, y), not {type(batch).__name__}")
+    x, y = batch
+    for label, tensor in (("x", x), ("y", y)):
+        if not isinstance(tensor, Tensor):
+            raise ValueError(f"{name}.{label} must be a torch.Tensor, not {type(tensor).__name__}")
+    leading = 2 if stacked else 1
+    if x.dim() < leading or y.dim() < leading or x.shape[:leading] != y.shape[:leading]:
+        axes = "(tasks, examples, ...)" if stacked else "(examples, ...)"
+        raise ValueError(
+            f"{name}.x has shape {tuple(x.shape)} and {name}.y {tuple(y.shape)}; "
+            f"both must start with the same {axes}"
+        )
+    if 0 in x.shape[:leading]:
+        raise ValueError(
+            f"{name} is empty: x has shape {tuple(x.shape)}; at least one example is needed"
+        )
+    if x.device.type == "meta":
+        return
+    for label, tensor in (("x", x), ("y", y)):
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            where = tuple(torch.nonzero(~torch.isfinite(tensor))[0].tolist())
+            raise ValueError(
+                f"{name}.{label} holds {float(tensor[where])} at index {where}; "
+                f"every value must be finite: remove or repair that example"
+            )
+    if not y.is_floating_point() and int(y.min()) < 0:
+        raise ValueError(f"{name}.y holds the label {int(y.min())}; labels run from 0 to ways-1")
+
+
+def check_labels(batch: Batch, name: str, ways: int) -> None:
+    """Refuse labels for which the model has no output."""
+    if batch.y.is_floating_point() or batch.y.device.type == "meta":
+        return
+    largest = int(batch.y.max())
+    if largest >= ways:
+        raise ValueError(
+            f"{name}.y holds the label {largest}, but the model has {ways} outputs: "
+            f"labels run from 0 to {ways - 1}; relabel the task or build the model with more ways"
+        )
+
+
+def check_task(task: Task) -> None:
+    """Refuse a stack of tasks whose support and query do not belong together."""
+    if not (isinstance(task, tuple) and len(task) == 2):
+        raise ValueError(f"expected Task(support, query), not {type(task).__name__}")
+    check_batch(task.support, "support", stacked=True)
+    check_batch(task.query, "query", stacked=True)
+    if task.support.x.shape[0] != task.query.x.shape[0]:
+        raise ValueError(
+            f"support holds {task.support.x.shape[0]} tasks and query {task.query.x.shape[0]}; "
+            f"each task needs both"
+        )
+    if task.support.x.shape[2:] != task.query.x.shape[2:]:
+        raise ValueError(
+            f"a support example has shape {tuple(task.support.x.shape[2:])} and a query example "
+            f"{tuple(task.query.x.shape[2:])}; they must be equal"
+        )

@@ -1,0 +1,61 @@
+"""One task as the outer level sees it."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from metamirror.core.adjoints import Adjoint
+from metamirror.core.geometry import State
+from metamirror.core.inner_level import InnerLevel
+from metamirror.core.inner_loop import Path
+from metamirror.core.losses import loss_for
+from metamirror.core.tasks import Params, Task
+
+
+class Episode:
+    """A task with its inner level, ready to be adapted to and evaluated.
+
+    Attributes:
+        inner: model, geometry, start and settings.
+        task: support and query set.
+        state: where the adaptation begins.
+        accuracy: the share of query examples that were predicted correctly when `query_loss` was
+            last called; NaN before, and for regression.
+    """
+
+    def __init__(self, inner: InnerLevel, task: Task, state: State, *, inside_vmap: bool = False):
+        self.inner = inner
+        self.task = task
+        self.state = state
+        self.accuracy = next(iter(state.z.values())).detach().new_full((), float("nan"))
+        self._inside_vmap = inside_vmap
+
+    def descend(
+        self,
+        *,
+        state: State | None = None,
+        adjoint: Adjoint | None = None,
+        steps: int | None = None,
+        keep: bool = False,
+        fixed: Params | None = None,
+        phi0: Params | None = None,
+    ) -> Path:
+        """Run the inner loop on the support set; arguments as in `InnerLevel.descend`."""
+        return self.inner.descend(
+            self.inner.lower_level(self.task.support, fixed),
+            self.state if state is None else state,
+            adjoint=adjoint,
+            steps=steps,
+            keep=keep,
+            phi0=phi0,
+            inside_vmap=self._inside_vmap,
+        )
+
+    def query_loss(self, phi: Params) -> Tensor:
+        """Return the query loss at phi, under the learner's normalisation protocol."""
+        support, (x, y) = self.task
+        output = self.inner.predict(phi, x, self.inner.statistics(phi, support))
+        if not y.is_floating_point():
+            correct = output.detach().argmax(-1) == y
+            self.accuracy = correct.to(output.dtype).mean()
+        return (self.inner.settings.loss or loss_for(y))(output, y)

@@ -1,0 +1,275 @@
+"""The inner level of a learner: everything that adapting to one task needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from metamirror.core.adjoints import Adjoint
+from metamirror.core.checks import check_labels, check_lr, check_steps
+from metamirror.core.geometry import Geometry, GradientDescent, State
+from metamirror.core.inner_loop import Path, descend
+from metamirror.core.lower_level import LowerLevel
+from metamirror.core.normalisation import (
+    Statistics,
+    fixed_statistics,
+    recorded_statistics,
+    torch_norms,
+)
+from metamirror.core.priors import Diagonal, Prior
+from metamirror.core.settings import Settings
+from metamirror.core.start import LearnedStart, Start
+from metamirror.core.tasks import Batch, Params, tensor_like
+
+
+class InnerLevel(nn.Module):
+    """A model, a start, a geometry and a prior around the one inner loop, with their settings.
+
+    Arguments as in `Learner`.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        geometry: Geometry[Any] | None = None,
+        *,
+        start: Start | None = None,
+        prior: Prior | None = None,
+        adapts: Iterable[str] | None = None,
+        settings: Settings,
+    ):
+        super().__init__()
+        self.model = model
+        self.geometry: Geometry[Any] = geometry or GradientDescent()
+        self.start = start or LearnedStart()
+        if not (prior is None or isinstance(prior, Prior)):
+            raise ValueError(f"prior is {prior!r}; give a Prior, or a word such as isotropic:0.1")
+        self.prior = prior
+        self.draws_noise = False
+        """Whether the model was seen to draw random numbers, as a dropout layer does."""
+        self._outputs: dict[tuple[torch.Size, torch.dtype, torch.device, bool], int] = {}
+
+        learned = {name for name, p in model.named_parameters() if p.requires_grad}
+        wanted = learned if adapts is None else set(adapts)
+        if wanted - learned:
+            raise ValueError(
+                f"{sorted(wanted - learned)} cannot adapt: the model's learned parameters "
+                f"are {sorted(learned)}"
+            )
+        if not wanted:
+            raise ValueError("no parameter adapts: the model has none that requires a gradient")
+        self.adapts = [name for name, _ in model.named_parameters() if name in wanted]
+        if isinstance(prior, Diagonal) and set(prior.names) != wanted:
+            raise ValueError(f"the prior is for {prior.names}; what adapts is {self.adapts}")
+        self._use(settings)
+
+    @property
+    def steps(self) -> int:
+        """K, the number of inner steps."""
+        return self.settings.steps
+
+    @property
+    def lr(self) -> float:
+        """Alpha, the inner step size."""
+        return self.settings.lr
+
+    @property
+    def norm(self) -> str:
+        """Whose statistics normalise the query."""
+        return self.settings.norm
+
+    def configure(self, **changes: Any) -> None:
+        """Change some of the settings.
+
+        >>> import metamirror as mm
+        >>> learner = mm.make_learner("maml", mm.models.MLP(1, 1))
+        >>> learner.configure(steps=3, norm="inductive")
+        >>> learner.steps
+        3
+        """
+        self._use(replace(self.settings, **changes))
+
+    def _use(self, settings: Settings) -> None:
+        batch_norms, instance_norms = torch_norms(self.model)
+        if settings.vectorize and (batch_norms or instance_norms):
+            way_out = (
+                "pass the model through metamirror.models.convert_batch_norm"
+                if batch_norms
+                else "use nn.GroupNorm instead"
+            )
+            raise ValueError(
+                f"{(batch_norms + instance_norms)[0]} is a batch or instance normalisation of "
+                f"torch.nn, whose second-order gradients torch.func.vmap gets wrong without an "
+                f"error: {way_out}, or leave vectorize off"
+            )
+        if settings.norm == "inductive" and batch_norms:
+            raise ValueError(
+                f"{batch_norms[0]} of torch.nn cannot take the support set's statistics: pass the "
+                f"model through metamirror.models.convert_batch_norm, or use norm='transductive'"
+            )
+        self.settings = settings
+
+    # Parameters
+
+    def theta(self) -> Params:
+        """Return the learned parameters that adapt: phi^(0), or its dual z^(0)."""
+        named = dict(self.model.named_parameters())
+        return {name: named[name] for name in self.adapts}
+
+    def fixed(self) -> Params:
+        """Return the model's parameters that do not adapt, outside the graph."""
+        return {
+            name: p.detach() for name, p in self.model.named_parameters() if name not in self.adapts
+        }
+
+    # Adapting
+
+    def prepare(self) -> Any:
+        """Compute what the tasks of an outer step share."""
+        return self.geometry.prepare(self.theta() if self.start.shared else None)
+
+    def begin(self, support: Batch, *, seed: int | None = None, detached: bool = False) -> State:
+        """Return the state at k = 0 of one task.
+
+        Args:
+            support: its labelled examples.
+            seed: of the geometry's own noise; by default drawn from torch's generator.
+            detached: begin at a copy of the learned parameters, outside the graph.
+        """
+        noise = self.noise(seed)
+        if not detached:
+            return self.begin_at(self.theta(), support, self.prepare(), noise)
+        theta = {name: value.detach().clone() for name, value in self.theta().items()}
+        with torch.no_grad():
+            prepared = self.geometry.prepare(theta if self.start.shared else None)
+            return self.begin_at(theta, support, prepared, noise)
+
+    def begin_at(self, theta: Params, support: Batch, prepared: Any, noise: Params) -> State:
+        """Return the state at k = 0, from what was prepared for all tasks and one task's noise."""
+        start = self.start(theta, self.lower_level(support))
+        state: State = self.geometry.begin(start, prepared, noise)
+        return state
+
+    def noise(self, seed: int | None) -> Params:
+        """Draw the geometry's own noise for one task (MT-net's masks, for example)."""
+        if not self.geometry.stochastic:
+            return {}
+        if seed is None:
+            seed = int(torch.randint(2**62, ()))
+        like = next(iter(self.theta().values()))
+        noise = self.geometry.draw(torch.Generator().manual_seed(seed))
+        return {name: tensor_like(value, like) for name, value in noise.items()}
+
+    def lower_level(self, support: Batch, fixed: Params | None = None) -> LowerLevel:
+        """Return what the inner loop minimises for a support set.
+
+        Args:
+            support: labelled examples.
+            fixed: values for parameters that do not adapt, in place of the model's own.
+        """
+        own = fixed or {}
+        return LowerLevel(
+            predict=lambda phi, x: self.predict({**own, **phi}, x),
+            batch=support,
+            own_loss=self.settings.loss,
+            prior=self.prior,
+        )
+
+    def descend(
+        self,
+        lower: LowerLevel,
+        state: State,
+        *,
+        adjoint: Adjoint | None = None,
+        keep: bool = False,
+        steps: int | None = None,
+        lr: float | None = None,
+        phi0: Params | None = None,
+        first: int = 0,
+        inside_vmap: bool = False,
+    ) -> Path:
+        """Run the inner loop from a state; what is not given is as in the settings.
+
+        `phi0` is the prior's centre, if not the state's own point; the other arguments as in
+        `inner_loop.descend`.
+        """
+        adjoint = self.settings.adjoint if adjoint is None else adjoint
+        if phi0 is None and self.prior is not None:
+            with torch.set_grad_enabled(adjoint.builds_graph):
+                phi0 = self.geometry.primal(state)
+        return descend(
+            lower,
+            self.geometry,
+            state,
+            steps=self.steps if steps is None else check_steps(steps),
+            lr=self.lr if lr is None else check_lr(lr),
+            adjoint=adjoint,
+            keep=keep,
+            phi0=phi0,
+            through=[p for p in self.parameters() if p.requires_grad],
+            first=first,
+            inside_vmap=inside_vmap,
+        )
+
+    # Predicting
+
+    def predict(self, phi: Params, x: Tensor, statistics: Statistics | None = None) -> Tensor:
+        """Return the model's output with parameters phi."""
+        # Buffers are passed as copies: a layer that updates its own must not leave traces.
+        buffers = {name: b.clone() for name, b in self.model.named_buffers()}
+        with fixed_statistics(statistics) if statistics else nullcontext(), self._precision(x):
+            output: Tensor = functional_call(self.model, {**buffers, **phi}, (x,))
+        if self.settings.autocast is None:
+            return output
+        # A loss is computed in full precision, whatever the model ran in.
+        return output.to(next(iter(phi.values())).dtype)
+
+    def statistics(self, phi: Params, support: Batch) -> Statistics | None:
+        """Return the support set's statistics for normalisation at phi; None if transductive."""
+        if self.norm == "transductive":
+            return None
+        with recorded_statistics() as recorded:
+            self.predict(phi, support.x)
+        return recorded
+
+    def outputs(self, x: Tensor) -> int:
+        """Return how many numbers the model gives for each of such examples."""
+        example = x[:1]
+        key = (example.shape, example.dtype, example.device, self.model.training)
+        if key not in self._outputs:
+            self._outputs[key] = self._probe(example)
+        return self._outputs[key]
+
+    def check_outputs(self, batch: Batch, name: str) -> None:
+        """Name a wrong shape or label before it fails deep inside torch, or not at all."""
+        outputs = self.outputs(batch.x)
+        if self.settings.loss is None and not batch.y.is_floating_point():
+            check_labels(batch, name, outputs)
+
+    def _precision(self, x: Tensor) -> AbstractContextManager[object]:
+        if self.settings.autocast is None:
+            return nullcontext()
+        # Without its cache: inner parameters are new tensors at every step.
+        return torch.autocast(x.device.type, self.settings.autocast, cache_enabled=False)
+
+    def _probe(self, example: Tensor) -> int:
+        try:
+            # A layer that draws noise must not shift the random state of what follows.
+            with torch.no_grad(), torch.random.fork_rng():
+                before = torch.get_rng_state()
+                # Twice: torch's batch normalisation refuses to train on one example.
+                output = self.predict(self.theta(), torch.cat([example, example]))
+                if not torch.equal(before, torch.get_rng_state()):
+                    self.draws_noise = True
+        except (IndexError, RuntimeError) as error:
+            raise ValueError(
+                f"the model does not take an example of shape {tuple(example.shape[1:])} and type "
+                f"{example.dtype}: {error}"
+            ) from error
+        return output.shape[-1] if output.dim() else 1

@@ -1,0 +1,58 @@
+"""The lower level of one task: what the inner loop minimises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from metamirror.core.losses import loss_for
+from metamirror.core.priors import Prior
+from metamirror.core.tasks import Batch, Loss, Params
+
+Predict = Callable[[Params, Tensor], Tensor]
+"""(phi, inputs) -> the model's output."""
+
+
+@dataclass(frozen=True)
+class LowerLevel:
+    r"""$L(\phi; \mathrm{support}) + R(\phi; \phi^{(0)})$ of one task, eq. (1b) of the paper.
+
+    Attributes:
+        predict: runs the model, in the learner's precision, with the parameters that adapt.
+        batch: the support set.
+        own_loss: (output, targets) -> scalar; None follows the targets.
+        prior: R, if there is one.
+    """
+
+    predict: Predict
+    batch: Batch
+    own_loss: Loss | None = None
+    prior: Prior | None = None
+
+    def loss(self, phi: Params) -> Tensor:
+        """Return the support loss alone."""
+        loss = self.own_loss or loss_for(self.batch.y)
+        value = loss(self.predict(phi, self.batch.x), self.batch.y)
+        if value.dim():
+            raise ValueError(
+                f"the loss has shape {tuple(value.shape)}; it must be a scalar: a mean"
+            )
+        return value
+
+    def __call__(self, phi: Params, phi0: Params) -> tuple[Tensor, Tensor]:
+        """Return what is minimised, loss plus prior, and the loss alone."""
+        loss = self.loss(phi)
+        return (loss if self.prior is None else loss + self.prior(phi, phi0)), loss
+
+    def gradient(self, phi: Params, phi0: Params, *, create_graph: bool = False) -> Params:
+        """Return the gradient of loss plus prior at phi, which is taken as a constant."""
+        leaves = {name: p.detach().requires_grad_() for name, p in phi.items()}
+        with torch.enable_grad():
+            total, _ = self(leaves, phi0)
+            grads = torch.autograd.grad(
+                total, tuple(leaves.values()), create_graph=create_graph, materialize_grads=True
+            )
+        return dict(zip(leaves, grads, strict=True))

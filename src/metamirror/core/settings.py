@@ -1,0 +1,56 @@
+"""The settings that every method has in common, in one frozen object."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+
+from metamirror.core import adjoints
+from metamirror.core.adjoints import Adjoint, Unrolled
+from metamirror.core.checks import check_lr, check_steps
+from metamirror.core.tasks import Loss
+
+Norm = Literal["transductive", "inductive"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a learner adapts, whatever its method. `Learner.configure` changes them.
+
+    Attributes:
+        steps: K, at least 0.
+        lr: alpha, the inner step size.
+        adjoint: how the outer level differentiates the path: an `Adjoint`, or its name.
+        norm: whose statistics batch normalisation uses for the query: its own batch's
+            ("transductive", as MAML and the paper's code do) or the support set's ("inductive").
+        loss: (output, targets) -> scalar; by default it follows the targets.
+        vectorize: run the tasks of a step under `torch.func.vmap` instead of one after the other.
+        autocast: the type in which the model's own operations run, where they can.
+    """
+
+    steps: int = 5
+    lr: float = 0.01
+    adjoint: Adjoint = Unrolled()  # noqa: RUF009 - frozen
+    norm: Norm = "transductive"
+    loss: Loss | None = None
+    vectorize: bool = False
+    autocast: torch.dtype | None = None
+
+    def __post_init__(self) -> None:
+        check_steps(self.steps)
+        object.__setattr__(self, "lr", check_lr(self.lr))
+        object.__setattr__(self, "adjoint", adjoints.make(self.adjoint))
+        if self.norm not in get_args(Norm):
+            raise ValueError(f"norm is {self.norm!r}; choose 'transductive' or 'inductive'")
+        if not (self.loss is None or callable(self.loss)):
+            raise ValueError(f"loss is {self.loss!r}; give a function (output, targets) -> scalar")
+        if not isinstance(self.vectorize, bool):
+            raise ValueError(f"vectorize is {self.vectorize!r}; give True or False")
+        if self.vectorize and not self.adjoint.vectorizes:
+            raise ValueError(
+                f"torch.func.vmap cannot run the {self.adjoint.name} adjoint: leave vectorize off"
+            )
+        if self.vectorize and self.autocast is not None:
+            raise ValueError("torch.func.vmap ignores autocast: leave vectorize off")

@@ -1,0 +1,28 @@
+"""The start slot: where the adaptation to a task begins."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from torch import nn
+
+from metamirror.core.lower_level import LowerLevel
+from metamirror.core.tasks import Params
+
+
+class Start(nn.Module, ABC):
+    """Gives the point at which a task's inner loop begins. Its own parameters are meta-learned."""
+
+    shared: bool = True
+    """Whether all tasks begin at the learned parameters themselves."""
+
+    @abstractmethod
+    def forward(self, theta: Params, lower: LowerLevel) -> Params:
+        """Return the start of one task, from the learned parameters and its support loss."""
+
+
+class LearnedStart(Start):
+    """Every task begins at the learned parameters. The default."""
+
+    def forward(self, theta: Params, lower: LowerLevel) -> Params:
+        return theta
