@@ -11,6 +11,7 @@ from unittest.mock import patch
 
 from hypothesis import strategies as st
 
+import tests.warm  # noqa: F401 - what a command imports is no write of its own
 from metamirror.cli.main import COMMANDS, main, parse
 from metamirror.cli.runs import default_folder
 from metamirror.core import priors
