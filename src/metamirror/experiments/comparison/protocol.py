@@ -113,22 +113,25 @@ def _step_sizes(fields: Mapping[str, Any], spec: Spec, found: Sequence[Mapping[s
     search = fields["search"]
     if search is None:
         return f"inner step size {spec.lr_of(list(fields['seeds']))}"
-    beside = search["geometry"]
+    inner, beside = (
+        "{" + ", ".join(f"{rate:g}" for rate in search[key]) + "}"
+        for key in ("candidates", "geometry")
+    )
     return (
-        f"inner step size for each row from {_tried(search['candidates'])}"
-        + (f" and outer rate beside the start from {_tried(beside)}," if beside else "")
+        f"inner step size for each row from {inner}"
+        + (f" and outer rate beside the start from {beside}," if search["geometry"] else "")
         + f" by {search['tasks']} validation tasks after {search['iterations']:,} iterations"
         + _chosen(found, len(fields["shots"]) > 1)
     )
 
 
-def _tried(rates: Sequence[float]) -> str:
-    return "{" + ", ".join(f"{rate:g}" for rate in rates) + "}"
-
-
 def _chosen(found: Sequence[Mapping[str, Any]], several: bool) -> str:
     """Return what most rows have, and the others by name."""
-    known = [(row, _rates(row)) for row in found if row["lr"] is not None]
+    known = [
+        (row, " and ".join(f"{rate:g}" for rate in rates if rate is not None))
+        for row in found
+        if (rates := (row["lr"], row.get("geometry_lr")))[0] is not None
+    ]
     if not known:
         return ""
     (common, _), *_ = Counter(rates for _, rates in known).most_common(1)
@@ -138,11 +141,6 @@ def _chosen(found: Sequence[Mapping[str, Any]], several: bool) -> str:
         if rates != common
     ]
     return f" ({', '.join([common, *apart])})"
-
-
-def _rates(row: Mapping[str, Any]) -> str:
-    beside = row.get("geometry_lr")
-    return f"{row['lr']:g}" if beside is None else f"{row['lr']:g} and {beside:g}"
 
 
 def _outer(base: RunConfig) -> str:
