@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from metamirror.storage.atomic import read_json
+from metamirror.core.files import read_json
 from speed_table import NOTHING, markdown
 
 FOLDER = "faults"

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 import metamirror as mm
+from metamirror.core.files import read_json, write_json
 from metamirror.models.conv4 import ConvBlock
-from metamirror.storage.atomic import read_json, write_json
 from speed_table import NOTHING, markdown
 
 ROOT = Path(__file__).parents[1]

@@ -22,9 +22,9 @@ import numpy as np
 
 from growth_plot import plot
 from metamirror.console import say
+from metamirror.core.files import write_json
 from metamirror.experiments.cost import SHAPES, Workload, prepare
 from metamirror.experiments.paired_timing import Program, machine, open_workers, take_turns
-from metamirror.storage.atomic import write_json
 from ranks import run as run_ranks
 
 BASE = Workload(shots=1)

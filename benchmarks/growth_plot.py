@@ -12,7 +12,7 @@ import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FormatStrFormatter, LogLocator, NullLocator
 
-from metamirror.storage.atomic import read_json
+from metamirror.core.files import read_json
 
 COLOURS = {
     "28x28": "#2b6cb0",

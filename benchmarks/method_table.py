@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from metamirror.cli.main import main
+from metamirror.core.files import read_json
 from metamirror.methods import METHODS
-from metamirror.storage.atomic import read_json
 from speed_table import NOTHING, markdown, with_interval
 
 STUDIES = {

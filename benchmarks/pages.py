@@ -23,7 +23,7 @@ import pilots_table
 import playground_figures
 import speed_table
 import starts
-from metamirror.storage.atomic import write_atomically
+from metamirror.core.files import write_atomically
 from study import CURVES, STUDY
 
 ROOT = Path(__file__).parents[1]

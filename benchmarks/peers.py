@@ -23,6 +23,7 @@ from typing import Any
 
 import peer_programs as peers
 from metamirror.console import Progress
+from metamirror.core.files import read_json, write_json
 from metamirror.experiments.cost import Workload, parse_shape
 from metamirror.experiments.paired_timing import (
     Program,
@@ -32,7 +33,6 @@ from metamirror.experiments.paired_timing import (
     ratio,
     take_turns,
 )
-from metamirror.storage.atomic import read_json, write_json
 
 OURS = "metamirror"
 AGREEMENT = 1e-8

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from metamirror.storage.atomic import read_json
+from metamirror.core.files import read_json
 from speed_table import NOTHING, markdown
 
 

@@ -21,9 +21,9 @@ import numpy as np
 import torch
 
 import metamirror as mm
+from metamirror.core.files import read_json, write_json
 from metamirror.playground.choices import FIRST, PLAIN, Choice, on_offer
 from metamirror.playground.images import Pixels, prepare
-from metamirror.storage.atomic import read_json, write_json
 from serving import Served, served
 from speed_table import NOTHING, markdown
 

@@ -15,9 +15,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+from metamirror.core.files import write_json
 from metamirror.methods import METHODS
 from metamirror.storage import tensor_file
-from metamirror.storage.atomic import write_json
 
 SETTINGS = """
     train --data glyphs --width 8 --steps 2 --queries 5 --tasks-per-step 4 --iterations 20

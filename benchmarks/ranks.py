@@ -21,10 +21,10 @@ from pathlib import Path
 import torch
 
 import metamirror as mm
+from metamirror.core.files import write_json
 from metamirror.data import TaskStream
 from metamirror.data.addressing import task_generator
 from metamirror.experiments.paired_timing import peak_mb
-from metamirror.storage.atomic import write_json
 from metamirror.storage.checkpoint import parameters_of
 from metamirror.training.distributed import joined_ranks
 from metamirror.training.optimizer import descend

@@ -16,9 +16,9 @@ import numpy as np
 import torch
 
 import metamirror as mm
+from metamirror.core.files import write_json
 from metamirror.data import ImageClass, ImageSet, ImageTasks, open_images
 from metamirror.data.image_set import with_quarter_turns
-from metamirror.storage.atomic import write_json
 
 SHAPES = {"omniglot": (1028, 20, 1, 28), "mini-imagenet": (64, 600, 3, 84)}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from metamirror.storage.atomic import read_json
+from metamirror.core.files import read_json
 
 NOTHING = "Not measured yet."
 

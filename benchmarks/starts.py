@@ -15,9 +15,9 @@ from typing import Any
 
 import metamirror as mm
 from metamirror.console import Progress, say
+from metamirror.core.files import read_json, write_json
 from metamirror.data.store import Store, data_home
 from metamirror.estimators.starts import shipped_names
-from metamirror.storage.atomic import read_json, write_json
 from metamirror.training.run_folder import versions
 from speed_table import NOTHING, markdown
 

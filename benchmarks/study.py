@@ -20,8 +20,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from metamirror.core.files import read_json, write_atomically
 from metamirror.experiments.comparison.plan import file_name
-from metamirror.storage.atomic import read_json, write_atomically
 from metamirror.training.evaluate import read_tasks
 
 ROOT = Path(__file__).parents[1]

@@ -5,12 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import pytest
-
 HEAVY = {"matplotlib", "PIL", "rich", "sklearn", "scipy", "jinja2"}
 
 
-@pytest.mark.xfail(reason="the root imports the rooms at once", strict=True)
 def test_importing_the_package_loads_no_plotting_nor_reporting():
     # Torch may load some of them itself: only what the package adds counts.
     script = "import sys, torch; before = set(sys.modules); import metamirror; "

@@ -21,7 +21,7 @@ from typing import Any
 from packaging.utils import canonicalize_name, parse_sdist_filename, parse_wheel_filename
 from packaging.version import Version
 
-from metamirror.storage.atomic import write_json
+from metamirror.core.files import write_json
 
 ROOT = Path(__file__).parents[1]
 INDEX = "https://pypi.org"

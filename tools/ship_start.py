@@ -11,7 +11,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import metamirror as mm
-from metamirror.storage.atomic import write_json
+from metamirror.core.files import write_json
 from metamirror.storage.learner_file import TENSORS, step_of
 from metamirror.training.config import RunConfig, load_config
 from metamirror.training.run_folder import recorded

@@ -1,18 +1,22 @@
 """Meta-learning in which the geometry of the inner level is a learned, exchangeable part."""
 
+from typing import TYPE_CHECKING, Any
+
 from metamirror import mirror_maps, models
 from metamirror._version import __version__
 from metamirror.core import priors
-from metamirror.core.geometry import Geometry
+from metamirror.core.geometry import Geometry, Preconditioner
 from metamirror.core.learner import Adapted, Learner
 from metamirror.core.tasks import Batch, Task
 from metamirror.data import tasks
-from metamirror.estimators.classifier import FewShotClassifier
-from metamirror.estimators.regressor import FewShotRegressor
 from metamirror.methods import METHODS, make_learner
 from metamirror.parallel.allocator import tune_allocator
 from metamirror.parallel.processes import Crew
 from metamirror.storage.learner_file import load, save
+
+if TYPE_CHECKING:
+    from metamirror.estimators.classifier import FewShotClassifier
+    from metamirror.estimators.regressor import FewShotRegressor
 
 __all__ = [
     "METHODS",
@@ -23,6 +27,7 @@ __all__ = [
     "FewShotRegressor",
     "Geometry",
     "Learner",
+    "Preconditioner",
     "Task",
     "__version__",
     "load",
@@ -34,3 +39,12 @@ __all__ = [
     "tasks",
     "tune_allocator",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import an estimator when it is first used, since that takes Pillow and time."""
+    if name in ("FewShotClassifier", "FewShotRegressor"):
+        from metamirror.estimators import classifier, regressor
+
+        return getattr(classifier if name == "FewShotClassifier" else regressor, name)
+    raise AttributeError(f"module 'metamirror' has no attribute {name!r}")

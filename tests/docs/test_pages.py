@@ -7,8 +7,8 @@ import pytest
 import convergence_table
 import method_table
 import study
+from metamirror.core.files import read_json, write_json
 from metamirror.methods import METHODS
-from metamirror.storage.atomic import read_json, write_json
 from pages import PAGES, ROOT, filled
 from speed_table import NOTHING, TABLES
 

@@ -28,8 +28,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 import torch  # noqa: E402
 
 from metamirror._version import __version__  # noqa: E402
+from metamirror.core.files import read_json, write_json  # noqa: E402
 from metamirror.methods import METHODS  # noqa: E402
-from metamirror.storage.atomic import read_json, write_json  # noqa: E402
 from serving import served  # noqa: E402
 from tests.faults import disks, killing, offline, repeating, soaking  # noqa: E402
 from tests.faults.fuzzing import fuzz  # noqa: E402

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import metamirror as mm
+from metamirror.core.files import to_json
 from metamirror.data.image_set import ImageClass
 from metamirror.data.image_tasks import ImageTasks
 from metamirror.data.store import Store
@@ -23,7 +24,6 @@ from metamirror.estimators.starts import SHIPPED, open_start
 from metamirror.experiments.comparison.jobs import Job, read_record
 from metamirror.report.collect import collect
 from metamirror.storage import checkpoint, learner_file, tensor_file
-from metamirror.storage.atomic import to_json
 from metamirror.storage.checkpoint import parameters_of
 from metamirror.training.config import RunConfig, load_config
 from metamirror.training.evaluate import read_tasks

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from metamirror.core.files import write_atomically
 from metamirror.data.own_folder import parse_folder
 from metamirror.data.store import data_home
 from metamirror.experiments.comparison.jobs import read_record
-from metamirror.storage.atomic import write_atomically
 from metamirror.training.evaluate import read_tasks
 from metamirror.training.metrics_log import seconds_per_iteration
 from tests.faults.of_runs import JOB, RECORD, TASKS, as_json, write

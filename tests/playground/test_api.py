@@ -13,6 +13,7 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 import metamirror as mm
+from metamirror.core.files import write_json
 from metamirror.data.glyphs.alphabet import letters
 from metamirror.playground.app import make_app
 from metamirror.playground.choices import OWN, on_offer
@@ -20,7 +21,6 @@ from metamirror.playground.images import Strokes, prepare
 from metamirror.playground.models import ModelStore
 from metamirror.playground.samples import SETS
 from metamirror.playground.workers import Workers
-from metamirror.storage.atomic import write_json
 from tests.playground.drawings import SHAPES, draw, pixels, request
 
 STARTS = on_offer(None)

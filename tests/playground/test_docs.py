@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from metamirror.storage.atomic import read_json
+from metamirror.core.files import read_json
 
 ROOT = Path(__file__).parents[2]
 

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from metamirror._version import __version__
+from metamirror.core.files import write_atomically
 from metamirror.core.normalisation import fixed_statistics
 from metamirror.estimators.base import FewShotEstimator, fitted_model
 from metamirror.estimators.fitting import (
@@ -32,7 +33,6 @@ from metamirror.estimators.fitting import (
 from metamirror.estimators.inputs.images import Images
 from metamirror.estimators.labels import classes_to_json
 from metamirror.models.conv4 import ConvBlock
-from metamirror.storage.atomic import write_atomically
 
 Format = Literal["onnx", "torch"]
 FACTS = "metamirror.json"

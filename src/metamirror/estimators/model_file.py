@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from metamirror._version import __version__
+from metamirror.core.files import write_atomically
 from metamirror.core.inner_loop import Path as AdaptationPath
 from metamirror.core.learner import Adapted, Learner
 from metamirror.core.option_spec import convert
@@ -34,7 +35,6 @@ from metamirror.estimators.labels import (
     own_loss,
 )
 from metamirror.storage import learner_file, tensor_file
-from metamirror.storage.atomic import write_atomically
 from metamirror.storage.tensor_file import DamagedFileError
 from metamirror.training.device import choose_device
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from metamirror.console import Progress
+from metamirror.core.files import write_json
 from metamirror.experiments.comparison.jobs import Job, Record
 from metamirror.experiments.comparison.launchers import Launcher
 from metamirror.experiments.comparison.launchers.local import LocalLauncher
@@ -18,7 +19,6 @@ from metamirror.experiments.comparison.protocol import make_protocol
 from metamirror.experiments.comparison.spec import Spec
 from metamirror.experiments.comparison.table import make_table
 from metamirror.methods import METHODS
-from metamirror.storage.atomic import write_json
 from metamirror.training.config import RunConfig
 
 BASE = RunConfig(

@@ -18,6 +18,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from metamirror.core.files import to_json
 from metamirror.playground import limits
 from metamirror.playground.choices import FIRST, PLAIN, Choice
 from metamirror.playground.guard import Guard, refusal
@@ -27,7 +28,6 @@ from metamirror.playground.requests import read_adapt, read_predict
 from metamirror.playground.samples import SETS, sample
 from metamirror.playground.workers import Workers
 from metamirror.report.styles import colours
-from metamirror.storage.atomic import to_json
 
 KINDS = {
     "html": "text/html; charset=utf-8",

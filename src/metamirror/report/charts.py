@@ -22,8 +22,8 @@ from matplotlib.ticker import LogFormatter, MaxNLocator
 from numpy.typing import NDArray
 
 from metamirror.console import printable
+from metamirror.core.files import write_atomically
 from metamirror.report.styles import Style
-from metamirror.storage.atomic import write_atomically
 
 BLUE, GREY, RULE = "#2b6cb0", "#718096", "#dcdfe5"
 PAGE_COLOURS = {

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from metamirror.core.files import read_json
 from metamirror.methods import METHODS
-from metamirror.storage.atomic import read_json
 from metamirror.storage.locks import OWNER
 from metamirror.training.config import RunConfig, labels_of, load_config
 from metamirror.training.divergence import FOLDER as NONFINITE

@@ -11,6 +11,7 @@ from typing import Any
 from jinja2 import ChainableUndefined, Environment, PackageLoader
 
 from metamirror._version import __version__
+from metamirror.core.files import write_atomically
 from metamirror.experiments.comparison.search import FOLDER as TRIALS
 from metamirror.report.charts import swatch
 from metamirror.report.collect import Run, collect
@@ -18,7 +19,6 @@ from metamirror.report.sections.geometry import geometry
 from metamirror.report.sections.measurements import convergence, cost, figure
 from metamirror.report.sections.results import estimate_in_words, results, search
 from metamirror.report.sections.runs import configurations, curves, runs_table
-from metamirror.storage.atomic import write_atomically
 from metamirror.training.run_folder import CONFIG
 
 PAGE = "report.html"

@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Screen
 
+from metamirror.core.files import write_atomically
 from metamirror.experiments.comparison.table import DIGITS, MISSING, Row, plus_minus
-from metamirror.storage.atomic import write_atomically
 
 UNITS = {"accuracy": "accuracy, %", "mse": "MSE"}
 SOME_FAILED = "†"

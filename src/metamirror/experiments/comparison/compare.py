@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from metamirror.console import say, warn
+from metamirror.core.files import write_json
 from metamirror.experiments.comparison.jobs import Job, Record, failed, read_record, write_record
 from metamirror.experiments.comparison.launchers import Launcher
 from metamirror.experiments.comparison.plan import (
@@ -27,7 +28,6 @@ from metamirror.experiments.comparison.spec import Spec
 from metamirror.experiments.comparison.status_board import StatusBoard
 from metamirror.experiments.comparison.table import Row, make_table
 from metamirror.experiments.statistics import BASELINE
-from metamirror.storage.atomic import write_json
 from metamirror.storage.locks import locked
 from metamirror.training.device import choose_device
 from metamirror.training.interrupts import InterruptedRun

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from metamirror.storage.atomic import read_json, to_json, write_json
+from metamirror.core.files import read_json, to_json, write_json
 from metamirror.training.config import RunConfig
 from metamirror.training.evaluate import read_tasks
 

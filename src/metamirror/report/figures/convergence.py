@@ -10,10 +10,10 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from metamirror.core.files import write_atomically, write_json
 from metamirror.report.charts import GREY, Series, draw_lines, save
 from metamirror.report.collect import entries, number
 from metamirror.report.styles import styles_of
-from metamirror.storage.atomic import write_atomically, write_json
 
 NAME = "convergence"
 X_LABEL = "inner step k (dotted: the K of training)"
