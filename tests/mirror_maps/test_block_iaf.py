@@ -10,10 +10,11 @@ import torch
 import metamirror as mm
 from metamirror.core.adjoints import Detached
 from metamirror.core.inner_loop import descend
+from metamirror.linalg.tensor_stacks import flat
 from metamirror.mirror_maps import BlockIAF, GradientNet, MirrorMap, Partition, certify
 from metamirror.mirror_maps.block_iaf import SCALES
 from metamirror.mirror_maps.mirror_descent import MirrorDescent
-from metamirror.testing.maps import flat, jacobian
+from metamirror.testing.maps import jacobian
 from metamirror.testing.networks import smooth_conv
 from tests.mirror_maps.maps import FLOWS, SHAPES, point, randomised, scales_of
 from tests.networks import image_tasks

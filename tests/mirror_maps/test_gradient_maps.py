@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import metamirror as mm
 from metamirror.core.adjoints import Detached
 from metamirror.core.inner_loop import descend
+from metamirror.linalg.tensor_stacks import flat
 from metamirror.mirror_maps import (
     Diagonal,
     Elementwise,
@@ -25,7 +26,7 @@ from metamirror.mirror_maps import (
 from metamirror.mirror_maps.bounded_metric import bounded
 from metamirror.mirror_maps.mirror_descent import MirrorDescent
 from metamirror.testing import check_mirror_map
-from metamirror.testing.maps import check_inverse, check_jacobian, flat, jacobian
+from metamirror.testing.maps import check_inverse, check_jacobian, jacobian
 from metamirror.testing.networks import smooth_mlp
 from tests.mirror_maps.maps import (
     FLOWS,

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from metamirror.linalg.kronecker import KroneckerLinear
+from metamirror.linalg.tensor_stacks import flat
 from metamirror.mirror_maps import BlockIAF, GradientNet, MirrorMap
-from metamirror.testing.maps import flat
 from tests.mirror_maps.maps import PARTITIONS, SHAPES, TABLE, point, randomised
 
 

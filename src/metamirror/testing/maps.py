@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from metamirror.core.tasks import Params
+from metamirror.linalg.tensor_stacks import flat, unflat
 from metamirror.mirror_maps.base import MirrorMap
 from metamirror.testing.differences import check_slope, move, require
 
@@ -159,19 +160,9 @@ def check_constants(g: MirrorMap, z: Params) -> None:
     )
 
 
-def flat(params: Params) -> Tensor:
-    """Return the tensors as one vector."""
-    return torch.cat([t.reshape(-1) for t in params.values()])
-
-
 def jacobian(g: MirrorMap, z: Params) -> Tensor:
     """Return the Jacobian of g at z as a matrix."""
-
-    def apply(vector: Tensor) -> Tensor:
-        parts = vector.split([t.numel() for t in z.values()])
-        return flat(g({n: v.view_as(z[n]) for n, v in zip(z, parts, strict=True)}))
-
-    dense: Tensor = torch.func.jacrev(apply)(flat(z))
+    dense: Tensor = torch.func.jacrev(lambda vector: flat(g(unflat(vector, z))))(flat(z))
     return dense.detach()
 
 

@@ -50,6 +50,7 @@ def check_method(
                 check_start(spec, model, tasks, starts_as)
             check_vmap(spec, model, tasks)
             check_meta_device(spec, model, tasks)
+            check_strides(spec, model, tasks)
             check_adaptation(spec, model, tasks)
         check_copies(spec, smooth_mlp(), tasks_of((6,)))
         check_learning(spec, smooth_mlp(), tasks_of((6,)), unused)
