@@ -48,6 +48,7 @@ sizes = st.sampled_from([0.1, 1.0, 10.0])
 
 @pytest.mark.parametrize("name", all_maps)
 def test_a_map_keeps_what_it_claims(name):
+    torch.manual_seed(0)
     check_mirror_map(all_maps[name](), point())
 
 

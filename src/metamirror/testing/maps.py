@@ -75,7 +75,8 @@ def check_derivatives(g: MirrorMap, z: Params) -> None:
     weights = flat(at).detach().cos()
 
     def value() -> Tensor:
-        return weights @ flat(g(at)).sin()
+        phi = flat(g(at))
+        return (weights + phi / 2) @ phi
 
     def slope() -> Tensor:
         grads = torch.autograd.grad(value(), list(at.values()), create_graph=True)
