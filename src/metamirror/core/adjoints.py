@@ -10,13 +10,14 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from metamirror.core.rematerialise import recomputed
+from metamirror.core.tasks import Params
 
 
 class Adjoint(ABC):
     """How the meta-gradient passes from phi^(K) back to everything that is meta-learned.
 
     A new one is a frozen dataclass, so that two equal ones compare equal. It sets the attributes
-    below, and overrides `step` if it does not keep a step's graph as it is.
+    below, and overrides `step` or `attach` if it does not keep a step's graph as it is.
     """
 
     name: ClassVar[str]
@@ -30,6 +31,13 @@ class Adjoint(ABC):
     def step(self, step: Callable[..., Any], *args: Any, through: Sequence[Tensor]) -> Any:
         """Run one inner step. `through` holds the meta-learned tensors that it may use."""
         return step(*args)
+
+    def attach(self, phi: Params, phi0: Params, lower: Callable[..., Any]) -> Params:
+        """Return phi^(K) with the graph by which the outer level reaches the start phi^(0).
+
+        For an adjoint that builds none along the path, as implicit differentiation does.
+        """
+        return phi
 
 
 @dataclass(frozen=True)

@@ -77,6 +77,7 @@ def descend(
         loss = loss.detach()
         return geometry.step(state, grad, lr=lr, loss=loss, k=k), phi, loss, global_norm(grad)
 
+    begun = state
     with torch.set_grad_enabled(adjoint.builds_graph):
         for k in range(first, first + steps):
             before = state
@@ -87,6 +88,8 @@ def descend(
                 states.append(before)
                 points.append(phi)
         phi = geometry.primal(state)
+    if not adjoint.builds_graph:
+        phi = adjoint.attach(phi, geometry.primal(begun), lower)
     states.append(state)
     points.append(phi)
     empty = next(iter(phi.values())).new_zeros(0)
