@@ -13,6 +13,7 @@ from metamirror.methods import METHODS
 TINY = "--shape 1x16x16 --ways 2 --shots 1 --width 4 --steps 1 --tasks 1 --rounds 3 --threads 1"
 
 
+@pytest.mark.slow
 def test_json_tells_time_ratio_memory_and_parameters(own_method, capsys):
     methods = f"{own_method}:positive=true"
     words = ["--methods", methods, "--import", "own_module", "--json"]

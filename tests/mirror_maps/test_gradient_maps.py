@@ -231,11 +231,11 @@ def test_bounds_hold_at_every_step_of_training():
     optimizer = torch.optim.Adam(learner.parameters(), lr=1.0)
     g = learner.geometry.g
     m, largest = g.bounds()
-    for _ in range(5):
+    for _ in range(3):
         optimizer.zero_grad()
         learner.meta_loss(point_tasks()).backward()
         optimizer.step()
-        found = mm.mirror_maps.certify(g, learner.theta(), n=2)
+        found = mm.mirror_maps.certify(g, learner.theta(), n=1)
         assert found.symmetric
         assert m <= found.smallest <= found.largest <= largest
 
