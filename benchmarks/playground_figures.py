@@ -14,6 +14,7 @@ import json
 import statistics
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ import torch
 import metamirror as mm
 from metamirror.core.files import read_json, write_json
 from metamirror.playground.choices import FIRST, PLAIN, Choice, on_offer
-from metamirror.playground.images import Pixels, prepare
+from metamirror.playground.images import prepare
 from serving import Served, served
 from speed_table import NOTHING, markdown
 
@@ -76,13 +77,15 @@ def measure_answers(repeat: int) -> dict[str, Any]:
 
 def accuracy(choice: Choice, data: str, tasks: int, prepared: bool) -> dict[str, Any]:
     """5 classes, one example each, 5 others each to recognise."""
-    stream = mm.tasks(data, "test", ways=5, shots=1, queries=5, batch=1, image_size=choice.size)
+    stream = mm.tasks(
+        data, "test", ways=5, shots=1, queries=5, batch=1, image_size=choice.reader.size
+    )
 
     def pictures(x: torch.Tensor) -> np.ndarray:
         pixels = (255 * x[0]).round().byte().permute(0, 2, 3, 1).numpy()
         if not prepared:
             return pixels
-        return np.stack([prepare(Pixels(p), choice.channels, choice.size, True) for p in pixels])
+        return np.stack([prepare(p, replace(choice.reader, ink=True)) for p in pixels])
 
     shares = []
     for step in range(tasks):

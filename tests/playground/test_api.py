@@ -15,9 +15,10 @@ from starlette.testclient import TestClient
 import metamirror as mm
 from metamirror.core.files import write_json
 from metamirror.data.glyphs.alphabet import letters
+from metamirror.estimators.inputs.images import Images
 from metamirror.playground.app import make_app
 from metamirror.playground.choices import OWN, on_offer
-from metamirror.playground.images import Strokes, prepare
+from metamirror.playground.images import prepare
 from metamirror.playground.models import ModelStore
 from metamirror.playground.samples import SETS
 from metamirror.playground.workers import Workers
@@ -106,8 +107,8 @@ def test_the_losses_are_those_of_the_estimator_on_the_same_images(client, start)
     x, y = [], []
     for entry in asked["classes"]:
         for example in entry["examples"]:
-            lines = tuple(tuple(map(tuple, line)) for line in example["strokes"])
-            x.append(prepare(Strokes(lines), 1, 28, ink=True))
+            lines = [np.float32(line) for line in example["strokes"]]
+            x.append(prepare(lines, Images(1, 28, ink=True)))
             y.append(entry["name"])
     fitted = mm.FewShotClassifier(start, steps=3).fit(np.stack(x), y)
     assert found["chosen"]["losses"] == pytest.approx(fitted.losses_, rel=1e-4)

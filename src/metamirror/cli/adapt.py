@@ -15,7 +15,7 @@ from metamirror.estimators.classifier import FewShotClassifier
 from metamirror.estimators.export import Format
 from metamirror.estimators.export import export as export_model
 from metamirror.estimators.inputs.folder import labelled_images
-from metamirror.estimators.inputs.reader import image_shape
+from metamirror.estimators.inputs.images import image_shape
 from metamirror.estimators.loading import load_model
 from metamirror.estimators.starts import shipped_names
 

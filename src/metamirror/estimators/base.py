@@ -16,7 +16,7 @@ from metamirror.core.learner import Learner
 from metamirror.core.tasks import Batch
 from metamirror.estimators import model_file
 from metamirror.estimators.fitting import Adapt, FittedModel, adapt, seed_of
-from metamirror.estimators.inputs.reader import Reader, read, reader_for
+from metamirror.estimators.inputs.images import Reader, reader_for
 from metamirror.estimators.sklearn_api import Estimator, not_fitted
 from metamirror.estimators.starts import Start, open_start
 from metamirror.training.device import choose_device
@@ -116,7 +116,7 @@ class FewShotEstimator(Estimator):
             early_stopping=self.early_stopping,
             tol=self.tol,
         )
-        support, facts = self._support(learner, read(reader, learner, X), y, before, run)
+        support, facts = self._support(learner, _read(reader, learner, X), y, before, run)
         self._keep(FittedModel(learner, reader, support, *run(support), row_length(X), **facts))
         return self
 
@@ -141,7 +141,7 @@ class FewShotEstimator(Estimator):
         """Return the adapted model's outputs, on the CPU."""
         fitted = fitted_model(self)
         self._check_features(X)
-        x = read(fitted.reader, fitted.learner, X)
+        x = _read(fitted.reader, fitted.learner, X)
         expected = fitted.support.x.shape[1:]
         if x.shape[1:] != expected:
             raise ValueError(
@@ -165,6 +165,11 @@ def fitted_model(estimator: FewShotEstimator) -> FittedModel:
     if not estimator.__sklearn_is_fitted__():
         raise not_fitted(estimator)
     return estimator.fitted_
+
+
+def _read(reader: Reader, learner: Learner, x: Any) -> Tensor:
+    first = next(learner.parameters())
+    return reader.read(x).to(first.device, first.dtype)
 
 
 def row_length(x: Any) -> int | None:

@@ -20,7 +20,7 @@ from metamirror.core.learner import Adapted, Learner
 from metamirror.core.losses import loss_for
 from metamirror.core.normalisation import BatchNorm, Statistics
 from metamirror.core.tasks import Batch
-from metamirror.estimators.inputs.reader import Reader
+from metamirror.estimators.inputs.images import Reader
 from metamirror.estimators.sklearn_api import check_flag
 
 AT_ONCE = 16

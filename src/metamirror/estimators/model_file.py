@@ -27,7 +27,7 @@ from metamirror.estimators.fitting import (
     statistics_by_name,
     statistics_from_names,
 )
-from metamirror.estimators.inputs.reader import reader_for
+from metamirror.estimators.inputs.images import reader_for
 from metamirror.estimators.labels import (
     FirstOutputs,
     classes_from_json,

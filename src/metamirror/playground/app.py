@@ -6,11 +6,10 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -22,7 +21,7 @@ from metamirror.core.files import to_json
 from metamirror.playground import limits
 from metamirror.playground.choices import FIRST, PLAIN, Choice
 from metamirror.playground.guard import Guard, refusal
-from metamirror.playground.images import Pixels
+from metamirror.playground.images import Pixels, described
 from metamirror.playground.models import Model, ModelStore, adapt
 from metamirror.playground.requests import read_adapt, read_predict
 from metamirror.playground.samples import SETS, sample
@@ -37,47 +36,38 @@ KINDS = {
 }
 
 
+def _page() -> dict[str, tuple[str, bytes]]:
+    """Return kind and content of the parts of the page by name."""
+    found = {"colours.css": (KINDS["css"], colours().encode())}
+    for file in files("metamirror.playground").joinpath("page").iterdir():
+        if kind := KINDS.get(file.name.rpartition(".")[2]):
+            found[file.name] = kind, file.read_bytes()
+    return found
+
+
+@dataclass
 class Playground:
-    """The routes and what they share.
+    """The answers, and what they share."""
 
-    Args:
-        choices: the starts on offer.
-        workers: what computes.
-        store: where adapted models are kept.
-    """
-
-    def __init__(self, choices: Mapping[str, Choice], workers: Workers, store: ModelStore):
-        self._choices = choices
-        self._workers = workers
-        self._store = store
-        self._page = _page()
-
-    def routes(self) -> list[Route]:
-        """Return every address there is."""
-        return [
-            Route("/", self.asset),
-            Route("/{name}", self.asset),
-            Route("/api/starts", self.starts),
-            Route("/api/samples/{number}", self.sample),
-            Route("/api/adapt", self.adapt, methods=["POST"]),
-            Route("/api/models/{model}/predict", self.predict, methods=["POST"]),
-            Route("/api/models/{model}/file", self.download),
-        ]
+    choices: Mapping[str, Choice]
+    workers: Workers
+    store: ModelStore
+    page: dict[str, tuple[str, bytes]] = field(default_factory=_page)
 
     async def asset(self, request: Request) -> Response:
         """Answer with a part of the page: one of those read when the server began."""
         name = request.path_params.get("name", "index.html")
-        if name not in self._page:
+        if name not in self.page:
             raise HTTPException(404)
-        kind, content = self._page[name]
+        kind, content = self.page[name]
         return Response(content, media_type=kind)
 
     async def starts(self, request: Request) -> Response:
         """Answer with the starts and the limits."""
         return _answer(
             {
-                "starts": [choice.described() for choice in self._choices.values()],
-                "first": FIRST if FIRST in self._choices else next(iter(self._choices)),
+                "starts": [choice.described() for choice in self.choices.values()],
+                "first": FIRST if FIRST in self.choices else next(iter(self.choices)),
                 "samples": len(SETS),
                 "most_examples": limits.MOST_EXAMPLES,
                 "most_steps": limits.MOST_STEPS,
@@ -91,31 +81,24 @@ class Playground:
         # Not by its value: Python refuses to read a number of 5,000 digits.
         if number not in map(str, range(len(SETS))):
             raise HTTPException(404, f"there are {len(SETS)} sets of letters, from 0")
-        return _answer(await self._workers.run(sample, int(number)))
+        return _answer(await self._compute(request, sample, int(number)))
 
     async def adapt(self, request: Request) -> Response:
         """Adapt the chosen start, and gradient descent for comparison."""
         gone = threading.Event()
         try:
-            model, plain = await self._while_connected(
-                request, self._adapt, request.state.body, gone
-            )
+            model, plain = await self._compute(request, self._adapt, request.state.body, gone)
         finally:
             gone.set()
-        name = self._store.put(model)
+        name = self.store.put(model)
         return _answer({"model": name, "chosen": model.described(), "plain": plain})
 
     def _adapt(self, body: bytes, gone: threading.Event) -> tuple[Model, dict[str, Any] | None]:
         wanted = read_adapt(body)
-        choice, plain = self._choices.get(wanted.start), self._choices.get(PLAIN)
+        choice, plain = self.choices.get(wanted.start), self.choices.get(PLAIN)
         if choice is None:
-            raise HTTPException(
-                422, f"start is {wanted.start!a}; choose from {', '.join(self._choices)}"
-            )
-        try:
-            model = adapt(choice, wanted)
-        except ValueError as error:
-            raise HTTPException(422, str(error)) from error
+            raise ValueError(f"start is {wanted.start!a}; choose from {', '.join(self.choices)}")
+        model = adapt(choice, wanted)
         if plain is None or plain is choice or gone.is_set():
             return model, None
         try:
@@ -126,24 +109,25 @@ class Playground:
 
     async def predict(self, request: Request) -> Response:
         """Say what an image shows."""
-        model = self._store.get(request.path_params["model"])
-        probabilities, seen = await self._while_connected(
-            request, self._predict, model, request.state.body
-        )
-        return _answer({"probabilities": probabilities, "seen": Pixels(seen).described()})
+        model = self.store.get(request.path_params["model"])
+        probabilities, seen = await self._compute(request, self._predict, model, request.state.body)
+        return _answer({"probabilities": probabilities, "seen": described(seen)})
 
-    def _predict(self, model: Model, body: bytes) -> tuple[list[float], NDArray[np.uint8]]:
+    def _predict(self, model: Model, body: bytes) -> tuple[list[float], Pixels]:
         image = read_predict(body)
         try:
             return model.predict(image)
         except ValueError as error:
-            raise HTTPException(422, f"the image {error}") from error
+            raise ValueError(f"the image {error}") from error
 
-    async def _while_connected(
+    async def _compute(
         self, request: Request, function: Callable[..., Any], *arguments: Any
     ) -> Any:
-        """Return the function's result; what has not begun is cancelled if the client leaves."""
-        work = asyncio.ensure_future(self._workers.run(function, *arguments))
+        """Return the function's result; a ValueError says what is wrong with the request.
+
+        What has not begun is cancelled if the client leaves.
+        """
+        work = asyncio.wrap_future(self.workers.submit(function, *arguments))
         # Its body is read: all that can still come is the end of the connection.
         end = asyncio.ensure_future(request.receive())
         try:
@@ -151,14 +135,16 @@ class Playground:
             if not work.done():
                 raise HTTPException(408, "the client has left")
             return work.result()
+        except ValueError as error:
+            raise HTTPException(422, str(error)) from error
         finally:
             work.cancel()
             end.cancel()
 
     async def download(self, request: Request) -> Response:
         """Answer with the adapted model as a file, made in memory."""
-        model = self._store.get(request.path_params["model"])
-        content = await self._workers.run(model.file)
+        model = self.store.get(request.path_params["model"])
+        content = await self._compute(request, model.file)
         # A name of our own making: neither classes nor folders have a say in it.
         said = f'attachment; filename="metamirror-{model.choice.method}.safetensors"'
         return Response(
@@ -183,22 +169,21 @@ def make_app(
         workers.close()
 
     app = Starlette(
-        routes=playground.routes(),
+        routes=[
+            Route("/", playground.asset),
+            Route("/{name}", playground.asset),
+            Route("/api/starts", playground.starts),
+            Route("/api/samples/{number}", playground.sample),
+            Route("/api/adapt", playground.adapt, methods=["POST"]),
+            Route("/api/models/{model}/predict", playground.predict, methods=["POST"]),
+            Route("/api/models/{model}/file", playground.download),
+        ],
         exception_handlers={HTTPException: _refused, Exception: _failed},
         lifespan=lifespan,
     )
     # An address is there or not; none is guessed.
     app.router.redirect_slashes = False
     return Guard(app, host)
-
-
-def _page() -> dict[str, tuple[str, bytes]]:
-    """Return kind and content of the parts of the page by name."""
-    found = {"colours.css": (KINDS["css"], colours().encode())}
-    for file in files("metamirror.playground").joinpath("page").iterdir():
-        if kind := KINDS.get(file.name.rpartition(".")[2]):
-            found[file.name] = kind, file.read_bytes()
-    return found
 
 
 def _answer(value: dict[str, Any]) -> Response:

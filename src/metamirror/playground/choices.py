@@ -6,16 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from metamirror.core.learner import Learner
-from metamirror.estimators.inputs.reader import image_shape
+from metamirror.estimators.inputs.images import Images, image_shape
 from metamirror.estimators.starts import Start, open_start, shipped_names
 from metamirror.methods import METHODS
 from metamirror.playground import limits
-from metamirror.playground.images import Image, prepare
 from metamirror.report.styles import style_of
 from metamirror.training.config import load_config
 
@@ -31,35 +28,19 @@ INK = ("glyphs", "omniglot")
 
 @dataclass(frozen=True)
 class Choice:
-    """A start on offer.
+    """A start on offer: its name in requests and for people, and its method in the registry.
 
-    Attributes:
-        key: what requests call it.
-        title: what people call it.
-        method: its key in the registry.
-        start: what the estimator takes.
-        ways: classes that it can tell apart.
-        channels: of its images.
-        size: height and width of its images.
-        ink: whether it knows light ink on a dark ground, and not photographs.
-        steps: K in its training.
-        lr: alpha in its training.
+    `reader.ink` says that it knows light ink on a dark ground, and not photographs.
     """
 
     key: str
     title: str
     method: str
     start: Start
+    reader: Images
     ways: int
-    channels: int
-    size: int
-    ink: bool
     steps: int
     lr: float
-
-    def prepare(self, image: Image) -> NDArray[np.uint8]:
-        """Return the image as the start takes it."""
-        return prepare(image, self.channels, self.size, self.ink)
 
     def described(self) -> dict[str, Any]:
         """Return what the page is told."""
@@ -71,7 +52,7 @@ class Choice:
             "geometry": method.geometry,
             "style": style_of(self.method).index,
             "most_classes": min(self.ways, limits.MOST_CLASSES),
-            "channels": self.channels,
+            "channels": self.reader.channels,
             "steps": min(max(self.steps, 1), limits.MOST_STEPS),
             "lr": self.lr,
         }
@@ -107,5 +88,5 @@ def _choice(key: str, name: str, start: Start, learner: Learner, data: str | Non
         raise ValueError(
             f"{title} tells {ways} classes apart: the playground needs {limits.FEWEST_CLASSES}"
         )
-    ink = channels == 1 and data in INK
-    return Choice(key, title, method, start, ways, channels, size, ink, learner.steps, learner.lr)
+    reader = Images(channels, size, ink=channels == 1 and data in INK)
+    return Choice(key, title, method, start, reader, ways, learner.steps, learner.lr)

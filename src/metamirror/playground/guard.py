@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
+from dataclasses import dataclass
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
@@ -66,17 +67,15 @@ def is_local(host: str) -> bool:
         return host.lower() == "localhost"
 
 
+@dataclass(frozen=True)
 class Guard:
     """Refuses requests from elsewhere and large ones; the others' body is in `request.state.body`.
 
-    Args:
-        app: what answers.
-        bound: where the server listens.
+    The app answers the others; the server listens at `bound`.
     """
 
-    def __init__(self, app: ASGIApp, bound: str):
-        self._app = app
-        self._bound = bound
+    app: ASGIApp
+    bound: str
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_with_headers(message: Message) -> None:
@@ -84,7 +83,7 @@ class Guard:
                 MutableHeaders(scope=message).update(HEADERS)
             await send(message)
 
-        answer = self._app
+        answer = self.app
         if scope["type"] == "http":
             try:
                 body = await _body(Request(scope, receive))
@@ -96,7 +95,7 @@ class Guard:
 
     def _check(self, method: str, headers: Headers) -> None:
         host = headers.get("host", "")
-        if not is_own_name(host, self._bound):
+        if not is_own_name(host, self.bound):
             raise HTTPException(
                 421, f"this server does not answer to the name {host[:80]!r}: use its address"
             )

@@ -7,13 +7,13 @@ show and not in how it was drawn: in neither place, size, pen nor paper.
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metamirror.data.readers.images import fit
+from metamirror.estimators.inputs.images import Images
 from metamirror.estimators.inputs.ink import LETTER, SMALLEST, drawn_on
 
 PEN = 2.6 / 28
@@ -22,55 +22,42 @@ AT_ONCE = 256
 """Line segments that are measured at a time, so that memory does not grow with a drawing."""
 
 
-@dataclass(frozen=True)
-class Strokes:
-    """The way of a pen, stroke by stroke: points (x, y) in [0, 1], x to the right, y down."""
-
-    lines: tuple[tuple[tuple[float, float], ...], ...]
-
-
-@dataclass(frozen=True)
-class Pixels:
-    """Bytes (height, width, channels)."""
-
-    values: NDArray[np.uint8]
-
-    def described(self) -> dict[str, Any]:
-        """Return the fields of requests and answers.
-
-        >>> Pixels(np.zeros((1, 2, 1), np.uint8)).described()
-        {'width': 2, 'height': 1, 'channels': 1, 'pixels': 'AAA='}
-        """
-        height, width, channels = self.values.shape
-        return {
-            "width": width,
-            "height": height,
-            "channels": channels,
-            "pixels": base64.b64encode(self.values.tobytes()).decode(),
-        }
+Pixels = NDArray[np.uint8]
+"""Bytes (height, width, channels)."""
+Strokes = list[NDArray[np.float32]]
+"""The way of a pen, stroke by stroke: points (x, y) in [0, 1], x to the right, y down."""
 
 
-Image = Strokes | Pixels
+def described(pixels: Pixels) -> dict[str, Any]:
+    """Return the fields of requests and answers.
+
+    >>> described(np.zeros((1, 2, 1), np.uint8))
+    {'width': 2, 'height': 1, 'channels': 1, 'pixels': 'AAA='}
+    """
+    height, width, channels = pixels.shape
+    content = base64.b64encode(pixels.tobytes()).decode()
+    return {"width": width, "height": height, "channels": channels, "pixels": content}
 
 
-def prepare(image: Image, channels: int, size: int, ink: bool) -> NDArray[np.uint8]:
-    """Return the image as a start takes it: (size, size, channels).
+def prepare(image: Pixels | Strokes, reader: Images) -> Pixels:
+    """Return the image as the start of this reader takes it: (size, size, channels).
 
     A start for ink gets it light on a dark ground, in the middle and of a letter's size; any other
     gets the photograph as it is, or the drawing on white paper.
 
-    >>> prepare(Strokes((((0.1, 0.1), (0.2, 0.3)),)), 1, 28, ink=True).shape
+    >>> prepare([np.float32([[0.1, 0.1], [0.2, 0.3]])], Images(1, 28, ink=True)).shape
     (28, 28, 1)
     """
-    if isinstance(image, Strokes):
-        drawn = _draw(image, size)
-        return drawn if ink else np.repeat(255 - drawn, channels, axis=2)
-    return drawn_on(image.values, size) if ink else fit(image.values, size, channels)
+    if isinstance(image, list):
+        drawn = _draw(image, reader.size)
+        return drawn if reader.ink else np.repeat(255 - drawn, reader.channels, axis=2)
+    if reader.ink:
+        return drawn_on(image, reader.size)
+    return fit(image, reader.size, reader.channels)
 
 
-def _draw(drawing: Strokes, size: int) -> NDArray[np.uint8]:
+def _draw(lines: Strokes, size: int) -> Pixels:
     """Return light strokes on a dark ground, as thick however large the drawing was."""
-    lines = [np.array(line, np.float32) for line in drawing.lines]
     points = np.concatenate(lines)
     low, high = points.min(0), points.max(0)
     pen = PEN * size
@@ -82,7 +69,7 @@ def _draw(drawing: Strokes, size: int) -> NDArray[np.uint8]:
     ends = np.concatenate([line[min(len(line) - 1, 1) :] for line in lines])
     # Half a pixel on each side of the edge, over which the ink fades.
     ink = np.clip((pen + 1) / 2 - _distances(begins, ends, size), 0, 1)
-    drawn: NDArray[np.uint8] = np.rint(255 * ink).astype(np.uint8)
+    drawn: Pixels = np.rint(255 * ink).astype(np.uint8)
     return drawn[..., None]
 
 

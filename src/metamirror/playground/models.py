@@ -9,35 +9,27 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from starlette.exceptions import HTTPException
 
 from metamirror.estimators.classifier import FewShotClassifier
-from metamirror.estimators.inputs.images import Images
 from metamirror.estimators.model_file import pack
 from metamirror.playground import limits
 from metamirror.playground.choices import Choice
-from metamirror.playground.images import Image
+from metamirror.playground.images import Pixels, Strokes, prepare
 from metamirror.playground.requests import Adapt
 
 
 @dataclass(frozen=True)
 class Model:
-    """An adapted model.
-
-    Attributes:
-        choice: the start it came from.
-        names: of its classes, in the page's order.
-        classifier: the fitted estimator.
-    """
+    """A fitted classifier, the start it came from, and its classes in the page's order."""
 
     choice: Choice
     names: list[str]
     classifier: FewShotClassifier
 
-    def predict(self, image: Image) -> tuple[list[float], NDArray[np.uint8]]:
+    def predict(self, image: Pixels | Strokes) -> tuple[list[float], Pixels]:
         """Return the probability of each class, and the image as the network saw it."""
-        seen = self.choice.prepare(image)
+        seen = prepare(image, self.choice.reader)
         found = self.classifier.predict_proba(seen[None])[0]
         by_name = dict(zip(self.classifier.classes_.tolist(), found.tolist(), strict=True))
         return [by_name[name] for name in self.names], seen
@@ -47,10 +39,8 @@ class Model:
 
         Here images come prepared; whoever has the file gives it any, which it then prepares.
         """
-        fitted = self.classifier.fitted_
-        assert isinstance(fitted.reader, Images)
-        reader = replace(fitted.reader, ink=self.choice.ink)
-        return pack(replace(fitted, reader=reader), self.classifier.get_params())
+        fitted = replace(self.classifier.fitted_, reader=self.choice.reader)
+        return pack(fitted, self.classifier.get_params())
 
     def nbytes(self) -> int:
         """Return about how much memory it takes."""
@@ -80,7 +70,7 @@ def adapt(choice: Choice, request: Adapt) -> Model:
     for name, examples in request.classes.items():
         for i, image in enumerate(examples, 1):
             try:
-                images.append(choice.prepare(image))
+                images.append(prepare(image, choice.reader))
             except ValueError as error:
                 raise ValueError(f"example {i} of class {name!r} {error}") from error
             labels.append(name)
@@ -89,16 +79,10 @@ def adapt(choice: Choice, request: Adapt) -> Model:
 
 
 class ModelStore:
-    """Keeps the models that were used last. Nobody can guess the name of another's.
-
-    Args:
-        most: how many there may be.
-        most_bytes: that they may take together; one is kept in any case.
-    """
+    """Keeps the models that were used last, one in any case. Nobody can guess another's name."""
 
     def __init__(self, most: int = limits.MOST_MODELS, most_bytes: int = limits.MODEL_BYTES):
-        self._most = most
-        self._most_bytes = most_bytes
+        self._most, self._most_bytes = most, most_bytes
         self._models: OrderedDict[str, tuple[Model, int]] = OrderedDict()
         self._lock = threading.Lock()
 

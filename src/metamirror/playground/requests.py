@@ -17,7 +17,7 @@ import numpy as np
 from starlette.exceptions import HTTPException
 
 from metamirror.playground import limits
-from metamirror.playground.images import Image, Pixels, Strokes
+from metamirror.playground.images import Pixels, Strokes
 
 JOINERS = dict.fromkeys(map(ord, "\u200c\u200d"))
 """Invisible, and yet letters of Persian, Hindi and many emoji need them."""
@@ -25,25 +25,18 @@ JOINERS = dict.fromkeys(map(ord, "\u200c\u200d"))
 
 @dataclass(frozen=True)
 class Adapt:
-    """Adapt a start to examples.
-
-    Attributes:
-        start: which of those on offer.
-        steps: K.
-        lr: alpha, or None for that of the start's training.
-        classes: the examples of each class by its name.
-    """
+    """Adapt a start to the examples of each class; no lr means that of the start's training."""
 
     start: str
     steps: int
     lr: float | None
-    classes: dict[str, list[Image]]
+    classes: dict[str, list[Pixels | Strokes]]
 
 
 def read_adapt(body: bytes) -> Adapt:
     """Return the request to adapt from its JSON."""
     fields = _fields(_document(body), "the request", ("start", "steps", "lr", "classes"))
-    classes: dict[str, list[Image]] = {}
+    classes: dict[str, list[Pixels | Strokes]] = {}
     given = _list(fields["classes"], "classes", limits.FEWEST_CLASSES, limits.MOST_CLASSES)
     for i, entry in enumerate(given):
         where = f"classes[{i}]"
@@ -62,7 +55,7 @@ def read_adapt(body: bytes) -> Adapt:
     )
 
 
-def read_predict(body: bytes) -> Image:
+def read_predict(body: bytes) -> Pixels | Strokes:
     """Return the image of a request to predict from its JSON."""
     return _image(_fields(_document(body), "the request", ("image",))["image"], "image")
 
@@ -78,7 +71,7 @@ def _document(body: bytes) -> Any:
         raise HTTPException(400, f"the request is not valid JSON: {str(error)[:200]}") from None
 
 
-def _image(value: Any, where: str) -> Image:
+def _image(value: Any, where: str) -> Pixels | Strokes:
     if isinstance(value, dict) and "strokes" in value:
         return _strokes(_fields(value, where, ("strokes",))["strokes"], f"{where}.strokes")
     fields = _fields(value, where, ("width", "height", "channels", "pixels"))
@@ -97,22 +90,19 @@ def _image(value: Any, where: str) -> Image:
             f"{where}.pixels holds {len(pixels):,} bytes; {width} x {height} pixels of {channels} "
             f"channels have {count:,}, and channels are 1 or 3"
         )
-    return Pixels(np.frombuffer(pixels, np.uint8).reshape(height, width, channels))
+    return np.frombuffer(pixels, np.uint8).reshape(height, width, channels)
 
 
 def _strokes(value: Any, where: str) -> Strokes:
-    lines = []
-    points = 0
+    lines, points = [], 0
     for i, line in enumerate(_list(value, where, 1, limits.MOST_STROKES)):
         spot = f"{where}[{i}]"
         points += len(_list(line, spot, 1, limits.MOST_POINTS))
         if points > limits.MOST_POINTS:
             _refuse(f"{where} has more than {limits.MOST_POINTS:,} points; draw less")
-        pairs = (_list(point, spot, 2, 2) for point in line)
-        lines.append(
-            tuple((_number(x, spot, 0.0, 1.0), _number(y, spot, 0.0, 1.0)) for x, y in pairs)
-        )
-    return Strokes(tuple(lines))
+        pairs = [[_number(n, spot, 0.0, 1.0) for n in _list(point, spot, 2, 2)] for point in line]
+        lines.append(np.array(pairs, np.float32))
+    return lines
 
 
 def _class_name(value: Any, where: str) -> str:

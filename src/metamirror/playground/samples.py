@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from metamirror.data.glyphs import draw
-from metamirror.playground.images import Pixels
+from metamirror.playground.images import described
 
 SETS = ("ԱԲԺՀՖ", "ადკშხ", "ԳԵԽՃՋ", "ვზლჟჯ", "ԾՁՄՇՎ")
 """Armenian and Georgian; each set is a task."""
@@ -26,7 +26,7 @@ def sample(number: int) -> dict[str, Any]:
 
     def drawn(seed: int) -> list[tuple[str, dict[str, Any]]]:
         images = draw(SETS[number], seed)[..., None]
-        return [(n, Pixels(p).described()) for n, p in zip(names, images, strict=True)]
+        return [(n, described(p)) for n, p in zip(names, images, strict=True)]
 
     return {
         "classes": [{"name": name, "examples": [image]} for name, image in drawn(0)],

@@ -28,24 +28,20 @@ class TimeoutProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._wait_for_headers()
+        self._watch(self.conn.their_state is h11.IDLE)
 
     def handle_events(self) -> None:
         super().handle_events()
-        self._wait_for_headers()
+        self._watch(self.conn.their_state is h11.IDLE)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        self._stop_waiting()
+        self._watch(False)
 
-    def _wait_for_headers(self) -> None:
-        if self.conn.their_state is not h11.IDLE:
-            self._stop_waiting()
-        elif self._timer is None:
+    def _watch(self, waiting: bool) -> None:
+        if waiting and self._timer is None:
             self._timer = self.loop.call_later(limits.HEADER_SECONDS, self.transport.close)
-
-    def _stop_waiting(self) -> None:
-        if self._timer is not None:
+        elif not waiting and self._timer is not None:
             self._timer.cancel()
             self._timer = None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
 from collections.abc import Callable
@@ -18,12 +17,7 @@ Result = TypeVar("Result")
 
 
 class Workers:
-    """A thread for each core, and a queue that has an end.
-
-    Args:
-        threads: that compute at a time, each with one of torch's.
-        most_waiting: tasks in the queue.
-    """
+    """Threads, each with one of torch's and by default one for each core; the queue has an end."""
 
     def __init__(self, threads: int | None = None, most_waiting: int = limits.MOST_WAITING):
         threads = threads or os.cpu_count() or 1
@@ -32,10 +26,6 @@ class Workers:
         self._pool = ThreadPoolExecutor(
             threads, "playground", initializer=torch.set_num_threads, initargs=(1,)
         )
-
-    async def run(self, function: Callable[..., Result], *arguments: Any) -> Result:
-        """Return the function's result, once a thread has had time for it."""
-        return await asyncio.wrap_future(self.submit(function, *arguments))
 
     def submit(self, function: Callable[..., Result], *arguments: Any) -> Future[Result]:
         """Return the function's result to come, if there is room in the queue."""

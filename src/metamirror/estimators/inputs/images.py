@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 
 from metamirror.data.readers.archives import LIMIT, bounded
 from metamirror.data.readers.images import decode, fit, pixels_of
 from metamirror.estimators.inputs.ink import drawn_on
-from metamirror.estimators.inputs.numbers import check_finite, check_real
+from metamirror.estimators.inputs.numbers import Numbers, check_finite, check_real
 from metamirror.estimators.sklearn_api import check_flag
 
 ROUNDING = 1e-6
@@ -135,6 +135,26 @@ class Images:
                 f"{self.channels} x {self.size} x {self.size}"
             )
         return array.reshape(examples, side, side, 1)
+
+
+Reader = Images | Numbers
+"""What makes examples of X."""
+
+
+def image_shape(model: nn.Module) -> tuple[int, int] | None:
+    """Return channels and size of the images that a model takes, if it states them."""
+    channels, size = (getattr(model, name, None) for name in ("channels", "image_size"))
+    return (channels, size) if isinstance(channels, int) and isinstance(size, int) else None
+
+
+def reader_for(model: nn.Module, invert: bool, ink: bool) -> Reader:
+    """Return the reader of a model's examples: of images where it takes them, else of numbers."""
+    if shape := image_shape(model):
+        return Images(*shape, invert, ink)
+    for name, given in (("invert", invert), ("ink", ink)):
+        if given:
+            raise ValueError(f"{name} is for images, and this start takes none: leave it out")
+    return Numbers()
 
 
 def _bytes_of(path: Path) -> bytes:
