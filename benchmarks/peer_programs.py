@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import metamirror as mm
-from metamirror.experiments.cost import Workload, crew_as_trained
+from metamirror.experiments.cost import Workload, pool_as_trained
 from metamirror.parallel.allocator import spare_memory_for
 
 LR = 0.05
@@ -74,10 +74,10 @@ def maml(work: Workload, dtype: torch.dtype) -> tuple[mm.Learner, list[str], mm.
 
 def metamirror(work: Workload, dtype: torch.dtype) -> Callable[[], Gradient]:
     learner, names, tasks = maml(work, dtype)
-    crew = crew_as_trained(learner, work)
+    pool = pool_as_trained(learner, work)
 
     def iterate() -> Gradient:
-        _, gradient = learner.meta_gradient(tasks, crew=crew)
+        _, gradient = learner.meta_gradient(tasks, pool=pool)
         found = zip(names, gradient, strict=True)
         return [grad for name, grad in found if not name.endswith("conv.bias")]
 

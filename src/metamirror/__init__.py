@@ -11,7 +11,7 @@ from metamirror.core.tasks import Batch, Task
 from metamirror.data import tasks
 from metamirror.methods import METHODS, make_learner
 from metamirror.parallel.allocator import tune_allocator
-from metamirror.parallel.processes import Crew
+from metamirror.parallel.task_pool import TaskPool
 from metamirror.storage.learner_file import load, save
 
 if TYPE_CHECKING:
@@ -22,13 +22,13 @@ __all__ = [
     "METHODS",
     "Adapted",
     "Batch",
-    "Crew",
     "FewShotClassifier",
     "FewShotRegressor",
     "Geometry",
     "Learner",
     "Preconditioner",
     "Task",
+    "TaskPool",
     "__version__",
     "load",
     "make_learner",

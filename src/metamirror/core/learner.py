@@ -170,7 +170,7 @@ class Learner(InnerLevel):
         parameters: Sequence[Tensor] | None = None,
         *,
         seeds: Sequence[int] | None = None,
-        crew: TaskWorkers | None = None,
+        pool: TaskWorkers | None = None,
     ) -> tuple[TaskLosses, list[Tensor]]:
         """Return the gradient of `meta_loss`, in less time and memory than by differentiating it.
 
@@ -181,7 +181,7 @@ class Learner(InnerLevel):
             tasks: tensors with a leading task axis.
             parameters: what to differentiate by; by default all that the outer level learns.
             seeds: one per task, of the method's own noise; by default drawn from torch's.
-            crew: processes that share the tasks; by default threads do.
+            pool: processes that share the tasks; by default threads do.
 
         >>> import metamirror as mm
         >>> learner = mm.make_learner("maml", mm.models.MLP(1, 1))
@@ -197,7 +197,7 @@ class Learner(InnerLevel):
             losses = TaskLosses(loss.detach(), accuracy)
         else:
             noise = self._check_tasks(tasks, seeds)
-            losses, total = sum_of_gradients(self, split_tasks(tasks), noise, parameters, crew)
+            losses, total = sum_of_gradients(self, split_tasks(tasks), noise, parameters, pool)
             grads = tuple(grad / len(noise) for grad in total)
         return losses, [like_layout(g, p) for g, p in zip(grads, parameters, strict=True)]
 

@@ -43,7 +43,7 @@ class TaskLearner(Protocol):
 
 
 class TaskWorkers(Protocol):
-    """Worker processes that share the tasks of an outer step, as `metamirror.Crew` does."""
+    """Worker processes that share the tasks of an outer step, as `metamirror.TaskPool` does."""
 
     def gradients(
         self,

@@ -31,7 +31,7 @@ from metamirror.methods import METHODS, make_learner
 from metamirror.models import Conv4
 from metamirror.models.conv4 import check_sizes
 from metamirror.parallel.allocator import spare_memory_for, tune_allocator
-from metamirror.parallel.processes import Crew, processes_for
+from metamirror.parallel.task_pool import TaskPool, processes_for
 from metamirror.training.factory import extra_parameters
 from metamirror.training.user_modules import import_modules
 
@@ -143,10 +143,10 @@ def prepare(method: str, work: Workload, imports: Sequence[str] = ()) -> Work:
     tasks = work.stack()
     learned = [p for p in learner.parameters() if p.requires_grad]
     optimizer = torch.optim.Adam(learned, lr=1e-3, fused=True)
-    crew = crew_as_trained(learner, work)
+    pool = pool_as_trained(learner, work)
 
     def iterate() -> None:
-        _, gradient = learner.meta_gradient(tasks, learned, crew=crew)
+        _, gradient = learner.meta_gradient(tasks, learned, pool=pool)
         for p, grad in zip(learned, gradient, strict=True):
             p.grad = grad
         optimizer.step()
@@ -154,10 +154,10 @@ def prepare(method: str, work: Workload, imports: Sequence[str] = ()) -> Work:
     return iterate
 
 
-def crew_as_trained(learner: Learner, work: Workload) -> Crew | None:
+def pool_as_trained(learner: Learner, work: Workload) -> TaskPool | None:
     """Return the processes that `train` would share the tasks with; they end with this one."""
     processes = processes_for(learner, work.shape, work.tasks)
-    return Crew(learner, processes) if processes > 1 else None
+    return TaskPool(learner, processes) if processes > 1 else None
 
 
 def measure_cost(

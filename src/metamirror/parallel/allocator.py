@@ -1,4 +1,4 @@
-"""The memory allocators of glibc and torch, told to keep memory and to take large pages."""
+"""Settings of glibc's and torch's allocators: keep freed memory, take large pages."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import torch
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
 
 KEPT = 32 << 20
-KEPT_OF_LARGE_PICTURES = 1 << 20
-SMALL_PICTURE = 64
-"""Height and width up to which a picture is small."""
+KEPT_OF_LARGE_IMAGES = 1 << 20
+SMALL_IMAGE = 64
+"""Height and width up to which an image is small."""
 
 _tuned = False
 
 
 def tune_allocator() -> bool:
-    """Makes memory for tensors cheaper in this process; whether it could.
+    """Make memory for tensors cheaper in this process, and return whether that worked.
 
     Memory that comes fresh from the system has to be cleared page by page, which can cost as much
     as the arithmetic. Here it is kept for the next tensor, up to 32 MB; larger ones, which would
@@ -44,25 +44,25 @@ def tune_allocator() -> bool:
 
 
 def spare_memory_for(example_shape: Sequence[int]) -> None:
-    """With large pictures gaps cost more memory than fresh pages cost time: keep less.
+    """Keep less memory with large images, where gaps cost more than fresh pages.
 
     Does nothing in a process that has not called `tune_allocator`.
     """
-    if _tuned and not small_pictures(example_shape):
-        _mallopt(M_MMAP_THRESHOLD, KEPT_OF_LARGE_PICTURES)
+    if _tuned and not small_images(example_shape):
+        _mallopt(M_MMAP_THRESHOLD, KEPT_OF_LARGE_IMAGES)
 
 
-def small_pictures(example_shape: Sequence[int]) -> bool:
-    """Whether examples are pictures whose operations are short.
+def small_images(example_shape: Sequence[int]) -> bool:
+    """Return whether examples are images whose operations are short.
 
-    >>> small_pictures((1, 28, 28)), small_pictures((3, 84, 84)), small_pictures((1,))
+    >>> small_images((1, 28, 28)), small_images((3, 84, 84)), small_images((1,))
     (True, False, False)
     """
-    return len(example_shape) == 3 and max(example_shape[1:]) <= SMALL_PICTURE
+    return len(example_shape) == 3 and max(example_shape[1:]) <= SMALL_IMAGE
 
 
 def memory_ran_out(error: RuntimeError) -> bool:
-    """Whether an error of torch says that there is not enough memory, or never could be.
+    """Return whether an error of torch says that memory ran out, or that there is never enough.
 
     >>> memory_ran_out(RuntimeError("DefaultCPUAllocator: can't allocate memory: ..."))
     True

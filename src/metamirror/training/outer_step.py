@@ -11,7 +11,7 @@ from torch import Tensor
 
 from metamirror.core.learner import Learner
 from metamirror.data import TaskStream
-from metamirror.parallel.processes import Crew
+from metamirror.parallel.task_pool import TaskPool
 from metamirror.storage.checkpoint import parameters_of
 from metamirror.training.device import place
 from metamirror.training.distributed import ALONE, Ranks
@@ -54,7 +54,7 @@ def meta_gradient(
     ranks: Ranks,
     *,
     stop: bool = False,
-    crew: Crew | None = None,
+    pool: TaskPool | None = None,
 ) -> MetaGradient:
     """Differentiate the loss of this rank's tasks, and all-reduce over the ranks."""
     indices = ranks.share(stream.batch)
@@ -65,7 +65,7 @@ def meta_gradient(
     if indices:
         try:
             losses, accuracies, grads = _differentiated(
-                learner, parameters, stream, step, indices, crew
+                learner, parameters, stream, step, indices, pool
             )
             flat[:size] = torch.cat([g.flatten() for g in grads])
             flat[size] = losses.sum() / stream.batch
@@ -85,13 +85,13 @@ def _differentiated(
     stream: TaskStream,
     step: int,
     indices: Sequence[int],
-    crew: Crew | None = None,
+    pool: TaskPool | None = None,
 ) -> tuple[Tensor, Tensor, list[Tensor]]:
     """Return losses and accuracies of some tasks of a step, and their part of the meta-gradient."""
     tasks = place(stream.stack(step, indices), learner)
     every = stream.seeds(step)
     (losses, accuracies), grads = learner.meta_gradient(
-        tasks, parameters, seeds=[every[i] for i in indices], crew=crew
+        tasks, parameters, seeds=[every[i] for i in indices], pool=pool
     )
     # The mean over the tasks of the step, wherever they are: a rank's own mean would weigh the
     # tasks of a smaller share more.

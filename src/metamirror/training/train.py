@@ -14,7 +14,7 @@ from metamirror.console import Progress, say, warn
 from metamirror.core.learner import Learner
 from metamirror.data import TaskStream
 from metamirror.parallel.allocator import spare_memory_for
-from metamirror.parallel.processes import Crew, processes_for
+from metamirror.parallel.task_pool import TaskPool, processes_for
 from metamirror.storage import checkpoint, learner_file
 from metamirror.storage.checkpoint import TrainingState, parameters_of
 from metamirror.training import divergence
@@ -73,7 +73,7 @@ def train(
             run.validation = build_stream(config, "val", batch=1, data_dir=data_dir)
         interrupts = stack.enter_context(Interrupts())
         run.open(stack, resume, tensorboard)
-        crew = run.start_crew(stack, processes)
+        pool = run.start_pool(stack, processes)
         progress = stack.enter_context(
             Progress(
                 f"train {config.method}",
@@ -85,7 +85,7 @@ def train(
         for step in range(run.state.step, config.iterations):
             stop = interrupts.received is not None
             gradient = meta_gradient(
-                learner, run.parameters, stream, step, ranks, stop=stop, crew=crew
+                learner, run.parameters, stream, step, ranks, stop=stop, pool=pool
             )
             if gradient.finite:
                 run.count(gradient)
@@ -168,13 +168,13 @@ class Run:
         elif self.state.step >= config.iterations and ranks.first:
             say(f"{out} is finished: all {config.iterations} iterations are done")
 
-    def start_crew(self, stack: ExitStack, processes: int | None) -> Crew | None:
+    def start_pool(self, stack: ExitStack, processes: int | None) -> TaskPool | None:
         """Start the worker processes that share this rank's tasks, if there are several."""
         own = len(self.ranks.share(self.config.tasks_per_step))
         if processes is None:
             processes = processes_for(self.learner, self.stream.example_shape, own)
         processes = min(processes, own)
-        return stack.enter_context(Crew(self.learner, processes)) if processes > 1 else None
+        return stack.enter_context(TaskPool(self.learner, processes)) if processes > 1 else None
 
     def count(self, gradient: MetaGradient) -> None:
         """Add a good step to the sums behind the next line of metrics."""

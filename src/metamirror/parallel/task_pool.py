@@ -1,8 +1,8 @@
-"""Processes that share the tasks of an outer step with this one, for as long as a run lasts.
+"""A pool of processes that share the tasks of each outer step, for as long as a run lasts.
 
-Threads share Python's lock, for which they wait where operations are short: with small pictures.
-Processes do not. They begin with a copy of the learner, are sent its tensors anew at every step,
-and end when this process does.
+Threads wait for Python's lock where operations are short, as with small images; processes do not.
+A worker process begins with a copy of the learner, receives its tensors at every step, and ends
+when this process does.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from metamirror.core.outer_gradient import Gradients, Prepared, task_gradient
 from metamirror.core.settings import Settings
 from metamirror.core.task_threads import gains_by_threads, threads_per_task
 from metamirror.core.tasks import Params, Task
-from metamirror.parallel.allocator import small_pictures
+from metamirror.parallel.allocator import small_images
 from metamirror.parallel.exit_reasons import exit_reason
-from metamirror.parallel.process_worker import (
+from metamirror.parallel.pool_worker import (
     STOPS,
     arrays_of,
     packed,
@@ -39,19 +39,19 @@ from metamirror.parallel.process_worker import (
 )
 
 
-class CrewError(ChildProcessError):
-    """A process of a crew that ended before its work did."""
+class TaskPoolError(ChildProcessError):
+    """A worker process ended before its work did."""
 
 
-class Crew:
-    """One process for each share of the tasks; this one is the first of them.
+class TaskPool:
+    """Processes that share the tasks of an outer step; this process takes the first share.
 
-        with mm.Crew(learner, processes=4) as crew:
-            losses, gradient = learner.meta_gradient(tasks, crew=crew)
+        with mm.TaskPool(learner, processes=4) as pool:
+            losses, gradient = learner.meta_gradient(tasks, pool=pool)
 
-    The result is the same, to the bit, as without a crew: a task has as many of torch's threads
-    either way. Only the values of the learner's tensors may change afterwards, as by training. A
-    script that starts a crew needs `if __name__ == "__main__":`, as Python's multiprocessing does.
+    The result is the same, to the bit, as without a pool: a task has as many of torch's threads
+    either way. Only the values of the learner's tensors may change afterwards, as training does. A
+    script that starts a pool needs `if __name__ == "__main__":`, as Python's multiprocessing does.
 
     Args:
         learner: on the CPU, and such that it can be pickled.
@@ -62,7 +62,7 @@ class Crew:
         if processes < 1:
             raise ValueError(f"processes is {processes}; it must be at least 1")
         if next(learner.parameters()).device.type != "cpu":
-            raise ValueError("a crew works on CPUs, and the learner is not on one")
+            raise ValueError("a pool works on CPUs, and the learner is not on one")
         if learner.settings.vectorize:
             raise ValueError("torch.func.vmap does all tasks at once: leave vectorize off")
         self.learner = learner
@@ -70,26 +70,26 @@ class Crew:
         self._settings = _settings(learner)
         self._others: list[tuple[Any, Connection]] = []
         # Also when nobody closes it, and before Python waits for its children at the end.
-        self._end = Finalize(self, _ended, (self._others,), exitpriority=0)
+        self._end = Finalize(self, _end_all, (self._others,), exitpriority=0)
         try:
             copy = pickle.dumps(learner)
             values_of(learner)
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise ValueError(
                 f"the learner cannot be sent to another process ({error}): its classes and "
-                f"functions must stand at the top of a module; or do without a crew"
+                f"functions must stand at the top of a module; or use no pool"
             ) from error
         # Spawned, not forked: what torch's threads hold at a fork is held for ever after it.
         context = multiprocessing.get_context("spawn")
         for _ in range(processes - 1):
             here, there = context.Pipe()
             process = context.Process(target=serve, args=(there, copy), daemon=True)
-            with _stops_held():
+            with _signals_blocked():
                 process.start()
                 self._others.append((process, here))
             there.close()
 
-    def __enter__(self) -> Crew:
+    def __enter__(self) -> TaskPool:
         return self
 
     def __exit__(
@@ -101,7 +101,7 @@ class Crew:
         self.close()
 
     def close(self) -> None:
-        """Ends the other processes."""
+        """End the worker processes."""
         self._end()
 
     def gradients(
@@ -111,17 +111,19 @@ class Crew:
         noise: Sequence[Params],
         parameters: Sequence[Tensor],
     ) -> tuple[Prepared, list[Gradients]]:
-        """What was prepared for the tasks, and what `task_gradient` gives for each, in order."""
+        """Return what was prepared, and what `task_gradient` gives for each task, in order."""
         if learner is not self.learner:
-            raise ValueError("this crew was made for another learner: make one for this")
+            raise ValueError("this pool was made for another learner: make one for this")
         if learner.draws_noise:
-            raise ValueError("the model draws random numbers, in the order of tasks: no crew then")
+            raise ValueError(
+                "the model draws random numbers, in the order of the tasks: use no pool"
+            )
         if len(self._others) != self.processes - 1:
-            raise CrewError("this crew has ended: make a new one")
+            raise TaskPoolError("this pool has ended: make a new one")
         now = _settings(learner)
         if changed := [name for name, value in self._settings.items() if value != now[name]]:
             raise ValueError(
-                f"{', '.join(changed)} changed since this crew was made: make a new one"
+                f"{', '.join(changed)} changed since this pool was made: make a new one"
             )
         places = {id(p): i for i, p in enumerate(learner.parameters())}
         wanted = [places[id(p)] for p in parameters]
@@ -131,7 +133,7 @@ class Crew:
             state = values_of(learner)
             for (_, pipe), share in zip(self._others, shares[1:], strict=True):
                 own = [(packed(tasks[i]), arrays_of(noise[i])) for i in share]
-                # Whether it has died is told by the answer that does not come.
+                # If it died, recv() raises.
                 with contextlib.suppress(OSError):
                     pipe.send((state, wanted, own, threads))
             found: list[list[Gradients] | Exception] = []
@@ -179,24 +181,24 @@ class Crew:
         except (EOFError, OSError) as error:
             process.join()
             how = exit_reason(process.exitcode)
-            raise CrewError(f"process {number} of a crew {how}") from error
+            raise TaskPoolError(f"worker process {number} {how}") from error
         if isinstance(found, Exception):
             return found
         return [[None if a is None else torch.from_numpy(a) for a in task] for task in found]
 
 
 def processes_for(learner: Learner, example_shape: Sequence[int], tasks: int) -> int:
-    """How many processes make a step on so many tasks fastest; 1 where threads are as good.
+    """Return how many processes make a step on so many tasks fastest; 1 where threads do as well.
 
-    With large pictures, operations are long enough for threads, which take less memory.
+    With large images, operations are long enough for threads, which take less memory.
     """
-    small = small_pictures(example_shape)
+    small = small_images(example_shape)
     if not small or learner.settings.vectorize or not gains_by_threads(learner):
         return 1
     return max(1, min(torch.get_num_threads(), tasks))
 
 
-def _ended(others: list[tuple[Any, Connection]]) -> None:
+def _end_all(others: list[tuple[Any, Connection]]) -> None:
     while others:
         process, pipe = others.pop()
         process.kill()
@@ -205,8 +207,8 @@ def _ended(others: list[tuple[Any, Connection]]) -> None:
 
 
 @contextlib.contextmanager
-def _stops_held() -> Iterator[None]:
-    """A process that is started here does not hear `STOPS` before it can ignore them."""
+def _signals_blocked() -> Iterator[None]:
+    """Block `STOPS` while a process starts, until it can ignore them itself."""
     if not hasattr(signal, "pthread_sigmask"):  # as on Windows
         yield
         return
@@ -220,7 +222,7 @@ def _stops_held() -> Iterator[None]:
 
 
 def _settings(learner: Learner) -> dict[str, object]:
-    """What else decides on a gradient: the other processes know it as it was at their start."""
+    """Return what a gradient depends on beside tensors, which workers learn at their start."""
     return {
         **{field.name: getattr(learner.settings, field.name) for field in fields(Settings)},
         "prior": learner.prior,

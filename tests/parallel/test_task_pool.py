@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import metamirror as mm
-from metamirror.parallel.processes import CrewError, processes_for
+from metamirror.parallel.task_pool import TaskPoolError, processes_for
 from metamirror.training.config import RunConfig
 from metamirror.training.train import train
 from tests.networks import conv4, image_tasks
@@ -44,10 +44,10 @@ def is_there(pid: int) -> bool:
 @pytest.mark.parametrize("method", ["maml", "metakfo", "blockiaf", "gradnet", "mtnet", "warpgrad"])
 def test_the_meta_gradient_is_the_same_to_the_bit_and_follows_the_learner(method: str):
     tasks, learner = image_tasks(16, count=3), learner_of(method)
-    with mm.Crew(learner, 2) as crew:
+    with mm.TaskPool(learner, 2) as pool:
         for _ in range(2):
             (losses, accuracies), grads = learner.meta_gradient(tasks, seeds=[0, 1, 2])
-            found = learner.meta_gradient(tasks, seeds=[0, 1, 2], crew=crew)
+            found = learner.meta_gradient(tasks, seeds=[0, 1, 2], pool=pool)
             assert torch.equal(found[0].loss, losses)
             assert torch.equal(found[0].accuracy, accuracies)
             assert all(torch.equal(a, b) for a, b in zip(grads, found[1], strict=True))
@@ -59,9 +59,9 @@ def test_the_meta_gradient_is_the_same_to_the_bit_and_follows_the_learner(method
 def test_any_parameters_and_any_number_of_tasks():
     learner, tasks = learner_of("metasgd"), image_tasks(16, count=2)  # one idles
     some = [learner.model.head.bias, learner.model.blocks[0].conv.weight]
-    with mm.Crew(learner, 3) as crew:
+    with mm.TaskPool(learner, 3) as pool:
         _, expected = learner.meta_gradient(tasks, some)
-        _, found = learner.meta_gradient(tasks, some, crew=crew)
+        _, found = learner.meta_gradient(tasks, some, pool=pool)
     assert all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
 
 
@@ -78,30 +78,30 @@ class Grumbler(mm.models.Conv4):
         return super().forward(x)
 
 
-def test_an_error_of_another_process_is_the_callers_and_the_crew_goes_on():
+def test_an_error_of_another_process_is_the_callers_and_the_pool_goes_on():
     learner, tasks = mm.make_learner("maml", Grumbler().double(), steps=1), image_tasks(16)
-    with mm.Crew(learner, 2) as crew:
+    with mm.TaskPool(learner, 2) as pool:
         for _ in range(2):
             with pytest.raises(ArithmeticError, match="not at home") as caught:
-                learner.meta_gradient(tasks, crew=crew)
+                learner.meta_gradient(tasks, pool=pool)
             assert "in forward" in caught.value.__notes__[0]  # where it happened
         learner.model.home = 0  # and now it fails here
         with pytest.raises(ArithmeticError, match="not at home"):
-            learner.meta_gradient(tasks, crew=crew)
-    with pytest.raises(CrewError, match="make a new one"):
-        learner.meta_gradient(tasks, crew=crew)
+            learner.meta_gradient(tasks, pool=pool)
+    with pytest.raises(TaskPoolError, match="make a new one"):
+        learner.meta_gradient(tasks, pool=pool)
 
 
-def test_a_step_that_has_no_eigenvalues_does_not_end_the_crew():
+def test_a_step_that_has_no_eigenvalues_does_not_end_the_pool():
     learner, tasks = learner_of("ecml"), image_tasks(16)
-    with mm.Crew(learner, 2) as crew:
+    with mm.TaskPool(learner, 2) as pool:
         with torch.no_grad():
             learner.model.blocks[3].norm.bias.fill_(float("nan"))
         with pytest.raises(torch.linalg.LinAlgError):
-            learner.meta_gradient(tasks, crew=crew)
+            learner.meta_gradient(tasks, pool=pool)
         with torch.no_grad():
             learner.model.blocks[3].norm.bias.zero_()
-        (losses, _), _ = learner.meta_gradient(tasks, crew=crew)
+        (losses, _), _ = learner.meta_gradient(tasks, pool=pool)
     assert torch.isfinite(losses).all()
 
 
@@ -119,10 +119,10 @@ def test_a_step_that_has_no_eigenvalues_does_not_end_the_crew():
 )
 def test_a_learner_that_changed_otherwise_than_by_training_is_refused(change):
     learner = learner_of("maml")
-    with mm.Crew(learner, 1) as crew:
+    with mm.TaskPool(learner, 1) as pool:
         change(learner)
-        with pytest.raises(ValueError, match="changed since this crew was made"):
-            learner.meta_gradient(image_tasks(16), crew=crew)
+        with pytest.raises(ValueError, match="changed since this pool was made"):
+            learner.meta_gradient(image_tasks(16), pool=pool)
 
 
 class Counter(mm.models.Conv4):
@@ -135,14 +135,14 @@ class Counter(mm.models.Conv4):
         return super().forward(x)
 
 
-def test_a_task_has_as_many_threads_as_without_a_crew():
+def test_a_task_has_as_many_threads_as_without_a_pool():
     learner = mm.make_learner("maml", Counter(3, 1, 16, 4).double(), steps=1)
     learner.task_losses(tasks := image_tasks(16, count=3))  # tried out with all threads
     torch.set_num_threads(4)
     try:
         Counter.seen.clear()
-        for crew in (mm.Crew(learner, 1), None):
-            learner.meta_gradient(tasks, crew=crew)
+        for pool in (mm.TaskPool(learner, 1), None):
+            learner.meta_gradient(tasks, pool=pool)
         assert set(Counter.seen) == {1}
     finally:
         torch.set_num_threads(2)
@@ -153,17 +153,19 @@ def test_a_learner_that_other_processes_cannot_read_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, notebook.__name__, notebook)
     notebook.Net = type("Net", (mm.models.Conv4,), {"__module__": notebook.__name__})
     learner = mm.make_learner("maml", notebook.Net(3, 1, 16, 4).double(), steps=1)
-    with mm.Crew(learner, 2) as crew, pytest.raises(ValueError, match="not in a notebook"):
-        learner.meta_gradient(image_tasks(16), crew=crew)
+    with mm.TaskPool(learner, 2) as pool, pytest.raises(ValueError, match="not in a notebook"):
+        learner.meta_gradient(image_tasks(16), pool=pool)
 
 
 def test_a_process_that_is_killed_is_noticed():
     learner = learner_of("maml")
-    with mm.Crew(learner, 2) as crew:
-        ((process, _),) = crew._others
+    with mm.TaskPool(learner, 2) as pool:
+        ((process, _),) = pool._others
         os.kill(process.pid, signal.SIGKILL)
-        with pytest.raises(CrewError, match=r"killed by SIGKILL; the machine may lack the memory"):
-            learner.meta_gradient(image_tasks(16), crew=crew)
+        with pytest.raises(
+            TaskPoolError, match=r"killed by SIGKILL; the machine may lack the memory"
+        ):
+            learner.meta_gradient(image_tasks(16), pool=pool)
 
 
 @pytest.mark.slow
@@ -173,8 +175,8 @@ def test_the_others_end_with_the_first_however_it_ends():
         "import os, signal, metamirror as mm\n"
         "if __name__ == '__main__':\n"
         "    learner = mm.make_learner('maml', mm.models.Conv4(5, 1, 16, 4))\n"
-        "    crew = mm.Crew(learner, 2)\n"
-        "    print(crew._others[0][0].pid, flush=True)\n"
+        "    pool = mm.TaskPool(learner, 2)\n"
+        "    print(pool._others[0][0].pid, flush=True)\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
@@ -187,35 +189,35 @@ def test_the_others_end_with_the_first_however_it_ends():
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").exists(), reason="looks for processes in /proc")
-def test_others_outlive_the_signals_of_a_whole_job_and_end_with_the_crew():
+def test_others_outlive_the_signals_of_a_whole_job_and_end_with_the_pool():
     learner = learner_of("maml")
-    crew = mm.Crew(learner, 2)
-    ((process, _),) = crew._others
+    pool = mm.TaskPool(learner, 2)
+    ((process, _),) = pool._others
     pid = process.pid
     for number in (signal.SIGINT, signal.SIGTERM):  # at once: while it still starts
         os.kill(pid, number)
-    (losses, _), _ = learner.meta_gradient(image_tasks(16), crew=crew)
+    (losses, _), _ = learner.meta_gradient(image_tasks(16), pool=pool)
     os.kill(pid, signal.SIGTERM)
-    again = learner.meta_gradient(image_tasks(16), crew=crew)[0].loss
+    again = learner.meta_gradient(image_tasks(16), pool=pool)[0].loss
     assert torch.equal(losses, again)
-    del crew, process  # nobody has closed it
+    del pool, process  # nobody has closed it
     gc.collect()
     assert not Path(f"/proc/{pid}").exists()
 
 
-def test_what_a_crew_cannot_do_is_said():
+def test_what_a_pool_cannot_do_is_said():
     learner, tasks = learner_of("maml"), image_tasks(16)
     with pytest.raises(ValueError, match="processes is 0"):
-        mm.Crew(learner, 0)
+        mm.TaskPool(learner, 0)
     with pytest.raises(ValueError, match="leave vectorize off"):
-        mm.Crew(mm.make_learner("maml", conv4(), vectorize=True), 2)
-    with pytest.raises(ValueError, match="do without a crew"):
-        mm.Crew(mm.make_learner("maml", conv4(), loss=lambda a, b: (a - b).mean()), 2)
+        mm.TaskPool(mm.make_learner("maml", conv4(), vectorize=True), 2)
+    with pytest.raises(ValueError, match="do without a pool"):
+        mm.TaskPool(mm.make_learner("maml", conv4(), loss=lambda a, b: (a - b).mean()), 2)
     with (
-        mm.Crew(learner_of("maml"), 1) as crew,
+        mm.TaskPool(learner_of("maml"), 1) as pool,
         pytest.raises(ValueError, match="another learner"),
     ):
-        learner.meta_gradient(tasks, crew=crew)
+        learner.meta_gradient(tasks, pool=pool)
 
 
 def test_where_processes_are_taken_by_themselves():

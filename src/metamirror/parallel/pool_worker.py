@@ -1,4 +1,4 @@
-"""What another process of a crew does: it reads tasks and the learner's tensors, and answers."""
+"""A worker process: it receives tasks and the learner's tensors, and returns gradients."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STOPS = (signal.SIGINT, signal.SIGTERM)
 
 
 def serve(pipe: Connection, copy: bytes) -> None:
-    """Answers until the process that asks has ended.
+    """Answer until the process that asks has ended.
 
     Args:
         pipe: to that process.
@@ -44,7 +44,7 @@ def serve(pipe: Connection, copy: bytes) -> None:
     except Exception as error:
         unknown = ValueError(
             f"the learner cannot be read by another process ({error}): its classes must stand in "
-            f"a module that can be imported, not in a notebook; or do without a crew"
+            f"a module that can be imported, not in a notebook; or use no pool"
         )
     with contextlib.suppress(EOFError, ConnectionError):  # it has
         while True:
@@ -62,7 +62,7 @@ def serve(pipe: Connection, copy: bytes) -> None:
 
 
 def _sendable(error: Exception) -> Exception:
-    """The error with the place where it happened, or another that says the same."""
+    """Return the error with its traceback as a note, or one like it that can be pickled."""
     error.add_note(traceback.format_exc())
     try:
         pickle.loads(pickle.dumps(error))
@@ -94,7 +94,7 @@ def _share(
 
 
 def tensors_of(learner: Learner) -> list[Tensor]:
-    """All that training changes."""
+    """Return all tensors that training changes."""
     return list(chain(learner.parameters(), learner.buffers()))
 
 
@@ -102,15 +102,15 @@ def tensors_of(learner: Learner) -> list[Tensor]:
 
 
 def values_of(learner: Learner) -> list[Array]:
-    """The same as it is now, to be sent."""
+    """Return their values, to be sent."""
     return [t.detach().numpy() for t in tensors_of(learner)]
 
 
 def packed(task: Task) -> list[Array]:
-    """A task, to be sent."""
+    """Return a task, to be sent."""
     return [t.detach().numpy() for batch in task for t in batch]
 
 
 def arrays_of(tensors: Params) -> dict[str, Array]:
-    """A task's noise, to be sent."""
+    """Return a task's noise, to be sent."""
     return {name: t.numpy() for name, t in tensors.items()}
