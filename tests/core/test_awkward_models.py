@@ -17,7 +17,7 @@ from metamirror.testing.methods import (
     relative_difference,
 )
 from metamirror.testing.networks import smooth_mlp
-from tests.judging import assert_equal_learners, one
+from tests.comparing import assert_equal_learners, one
 from tests.networks import conv4, frozen, plain, point_tasks, shaken, tied
 
 methods = pytest.mark.parametrize("method", mm.METHODS)

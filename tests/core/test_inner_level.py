@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 import metamirror as mm
 from metamirror.testing.networks import smooth_conv, smooth_mlp
-from tests.judging import ByHand, assert_same_params, one
+from tests.comparing import ByHand, assert_same_params, one
 from tests.networks import image_tasks, point_tasks, shaken
 
 methods = pytest.mark.parametrize("method", mm.METHODS)

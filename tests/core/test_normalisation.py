@@ -10,7 +10,7 @@ from torch.nn import functional as F
 import metamirror as mm
 from metamirror.testing.methods import check_learner_gradient, meta_gradient, relative_difference
 from metamirror.testing.networks import smooth_conv
-from tests.judging import ByHand, assert_same_params, one
+from tests.comparing import ByHand, assert_same_params, one
 from tests.networks import image_tasks, point_tasks, shaken, with_torch_norm
 
 methods = pytest.mark.parametrize("method", mm.METHODS)

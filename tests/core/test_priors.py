@@ -10,7 +10,7 @@ import metamirror as mm
 from metamirror.core import priors
 from metamirror.testing.methods import check_learner_gradient, learned
 from metamirror.testing.networks import smooth_mlp
-from tests.judging import ByHand, assert_same_params, one
+from tests.comparing import ByHand, assert_same_params, one
 from tests.networks import point_tasks, shaken
 
 methods = pytest.mark.parametrize("method", mm.METHODS)

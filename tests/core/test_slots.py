@@ -15,7 +15,7 @@ from metamirror.core.start import Start
 from metamirror.methods import maml
 from metamirror.testing.methods import meta_gradient, relative_difference
 from metamirror.testing.networks import smooth_mlp
-from tests.judging import one
+from tests.comparing import one
 from tests.networks import image_tasks, point_tasks
 
 

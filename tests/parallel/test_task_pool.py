@@ -211,7 +211,7 @@ def test_what_a_pool_cannot_do_is_said():
         mm.TaskPool(learner, 0)
     with pytest.raises(ValueError, match="leave vectorize off"):
         mm.TaskPool(mm.make_learner("maml", conv4(), vectorize=True), 2)
-    with pytest.raises(ValueError, match="do without a pool"):
+    with pytest.raises(ValueError, match="use no pool"):
         mm.TaskPool(mm.make_learner("maml", conv4(), loss=lambda a, b: (a - b).mean()), 2)
     with (
         mm.TaskPool(learner_of("maml"), 1) as pool,

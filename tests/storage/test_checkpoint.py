@@ -13,7 +13,7 @@ from torch.nn import functional as F
 import metamirror as mm
 from metamirror.core import priors
 from metamirror.testing.networks import smooth_mlp
-from tests.judging import assert_equal_learners
+from tests.comparing import assert_equal_learners
 from tests.networks import frozen, image_tasks, plain, point_tasks, shaken, with_torch_norm
 
 methods = pytest.mark.parametrize("method", mm.METHODS)
