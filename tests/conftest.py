@@ -1,4 +1,4 @@
-"""Shared helpers: `networks`, `judging`, `table`, `runs`, and those beside the tests they serve."""
+"""Shared helpers: `networks`, `comparing`, `table`, `runs`, and those beside their tests."""
 
 import atexit
 import os

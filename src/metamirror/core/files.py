@@ -12,7 +12,7 @@ from typing import Any
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Writes to a temporary file, flushes it to disk, and renames it over the target."""
+    """Write to a temporary file, flush it to disk, and rename it over the target."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
@@ -31,7 +31,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def expanded(path: str | Path) -> Path:
-    """The path, with the home folder of whoever ~ names."""
+    """Return the path with ~ replaced by the home folder."""
     try:
         return Path(path).expanduser()
     except RuntimeError as error:
@@ -39,13 +39,13 @@ def expanded(path: str | Path) -> Path:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Removes what a killed process was writing. Only for the one who may write here."""
+    """Remove what a killed process was writing. Call it while holding the folder's lock."""
     for temporary in folder.glob(".*.tmp"):
         temporary.unlink(missing_ok=True)
 
 
 def sync_folder(folder: Path) -> None:
-    """Makes a rename last through a loss of power, where the system can."""
+    """Make a rename survive a loss of power, where the system can."""
     if os.name != "posix":
         return
     descriptor = os.open(folder, os.O_RDONLY)
@@ -56,16 +56,15 @@ def sync_folder(folder: Path) -> None:
 
 
 def digest_of(path: Path, kind: str) -> str:
-    """The checksum of a file, md5 or sha256, read in pieces."""
-    digest = hashlib.new(kind, usedforsecurity=False)
+    """Return the checksum of a file, md5 or sha256."""
     with path.open("rb") as file:
-        while piece := file.read(1 << 22):
-            digest.update(piece)
-    return digest.hexdigest()
+        return hashlib.file_digest(
+            file, lambda: hashlib.new(kind, usedforsecurity=False)
+        ).hexdigest()
 
 
 def to_json(value: Any, indent: int | None = 2) -> str:
-    """One JSON document, readable by people. JSON has no NaN or infinity: null stands for them."""
+    """Return an indented JSON document, with null for NaN and infinities."""
     return json.dumps(_finite(value), indent=indent, ensure_ascii=False, allow_nan=False)
 
 
@@ -78,12 +77,12 @@ def _finite(value: Any) -> Any:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes one JSON document."""
+    """Write one JSON document."""
     write_atomically(path, (to_json(value) + "\n").encode())
 
 
 def read_json(path: Path) -> Any:
-    """One JSON document; a damaged one is named."""
+    """Read one JSON document; an error names a damaged file."""
     try:
         return json.loads(path.read_text("utf-8"))
     except FileNotFoundError as error:

@@ -62,12 +62,12 @@ class BatchNorm(nn.Module):
         return centred * scale + self.bias.view(shape)
 
     def given(self) -> MeanAndVariance | None:
-        """The statistics to use here, if they are fixed; each use of a layer has its own."""
+        """Return the fixed statistics for this use of the layer, if there are any."""
         fixed = _fixed.get()
         return None if fixed is None else next(fixed[self])
 
     def note(self, mean: Tensor, var: Tensor) -> None:
-        """Keeps the statistics that were used, if someone collects them."""
+        """Record the statistics that were used, inside `recorded_statistics`."""
         recorded = _recorded.get()
         if recorded is not None:
             recorded.setdefault(self, []).append((mean, var))
@@ -78,7 +78,7 @@ class BatchNorm(nn.Module):
 
 @contextmanager
 def recorded_statistics() -> Iterator[Statistics]:
-    """Collects the statistics that a forward pass inside the block uses."""
+    """Collect the statistics that a forward pass inside the block uses."""
     statistics: Statistics = {}
     token = _recorded.set(statistics)
     try:
@@ -89,7 +89,7 @@ def recorded_statistics() -> Iterator[Statistics]:
 
 @contextmanager
 def fixed_statistics(statistics: Statistics) -> Iterator[None]:
-    """A forward pass inside the block normalises with the given statistics."""
+    """Normalise with the given statistics in forward passes inside the block."""
     token = _fixed.set({norm: iter(uses) for norm, uses in statistics.items()})
     try:
         yield
@@ -98,7 +98,7 @@ def fixed_statistics(statistics: Statistics) -> Iterator[None]:
 
 
 def torch_norms(model: nn.Module) -> tuple[list[str], list[str]]:
-    """Names of the batch and of the instance normalisations of torch.nn inside model.
+    """Return the names of torch.nn's batch and instance normalisations in a model.
 
     They share a kernel, whose second-order gradients `torch.func.vmap` gets wrong.
     """
@@ -110,7 +110,7 @@ def torch_norms(model: nn.Module) -> tuple[list[str], list[str]]:
 
 
 def convert_batch_norm(model: nn.Module) -> nn.Module:
-    """The model with every affine `torch.nn.BatchNorm*d` replaced by `BatchNorm`, in place.
+    """Replace every affine `torch.nn.BatchNorm*d` by `BatchNorm`, in place, and return the model.
 
     Running averages are dropped: the layers then use batch statistics, or the support set's.
     A layer that stands in several places still does.

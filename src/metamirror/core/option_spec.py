@@ -14,7 +14,7 @@ class NoOptions:
 
 
 def convert(name: str, value: Any, kind: Any) -> Any:
-    """Value as the option's type; words are read, everything else must fit already."""
+    """Return a value in the option's type: strings are parsed, other values must fit."""
     if get_origin(kind) in (Union, types.UnionType):
         kinds = get_args(kind)
         if value is None and type(None) in kinds:
@@ -63,7 +63,7 @@ def convert(name: str, value: Any, kind: Any) -> Any:
 
 
 def read_options(owner: str, kind: type, given: Mapping[str, Any]) -> Any:
-    """An options dataclass, from keywords or from the words of a command line."""
+    """Return an options dataclass, from keywords or from the words of a command line."""
     hints = get_type_hints(kind)
     known = [f.name for f in fields(kind)]
     values = {}
@@ -76,7 +76,7 @@ def read_options(owner: str, kind: type, given: Mapping[str, Any]) -> Any:
 
 
 def parse_spec(spec: str) -> tuple[str, dict[str, str]]:
-    """Splits `key:option=value:option=value`.
+    """Split `key:option=value:option=value`.
 
     >>> parse_spec("blockiaf:variant=released:scale=exponential")
     ('blockiaf', {'variant': 'released', 'scale': 'exponential'})

@@ -20,7 +20,7 @@ class Prior(nn.Module):
     """How `make` builds it again; None for a class of the user's own."""
 
     def forward(self, phi: Params, phi0: Params) -> Tensor:
-        """The negative log-prior of phi around the learned start phi0, up to a constant."""
+        """Return the negative log-prior of phi around the learned start phi0, up to a constant."""
         raise NotImplementedError
 
 
@@ -74,7 +74,7 @@ class Diagonal(Prior):
 
 
 def make(spec: str, shapes: Params) -> Prior:
-    """A prior from its name and weight, such as `isotropic:0.1` or `diagonal:0.1`.
+    """Return a prior from its name and weight, such as `isotropic:0.1` or `diagonal:0.1`.
 
     >>> make("isotropic:0.1", {})
     Isotropic(lam=0.1)

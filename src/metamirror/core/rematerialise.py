@@ -17,7 +17,7 @@ from metamirror.core.trees import tensors_in, with_tensors
 
 
 def recomputed(function: Callable[..., Any], *args: Any, through: Sequence[Tensor]) -> Any:
-    """function(*args), keeping no graph of it but its arguments and results.
+    """Return function(*args) without keeping the graph in between.
 
     Args:
         function: gives nested tensors, and always the same for the same arguments.

@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def tensors_in(value: Any) -> list[Tensor]:
-    """Every tensor in a nested value, in order; what is no tensor is passed over.
+    """Return every tensor in a nested value, in order.
 
     >>> import torch
     >>> [int(t) for t in tensors_in({"a": torch.tensor(1), "b": [torch.tensor(2), None]})]
@@ -25,7 +25,7 @@ def tensors_in(value: Any) -> list[Tensor]:
 
 
 def with_tensors(value: Any, tensors: Iterable[Tensor]) -> Any:
-    """The nested value with other tensors in place of its own, in the same order."""
+    """Return the nested value with its tensors replaced by others, in the same order."""
     return _filled(value, iter(tensors))
 
 

@@ -69,7 +69,7 @@ class ConditionedQueryLoss:
         return log_eigenvalue_variance(gram, rank).to(next(iter(phi.values())).dtype)
 
     def _head_gram(self, episode: Episode, phi: Params) -> tuple[Tensor, int] | None:
-        """JJ' up to the factor kron I, and its rank; None where the closed form does not hold.
+        """Return JJ' up to the factor kron I, and its rank; None where the closed form fails.
 
         It holds where the logits are the head's one output, as it came, and its weight and bias are
         its own: tied ones reach the logits by another way too.
@@ -121,12 +121,12 @@ class ConditionedQueryLoss:
 
 
 def precise(tensor: Tensor) -> Tensor:
-    """In double precision, which Apple's GPUs do not have."""
+    """Return the tensor in double precision, or single on Apple's GPUs, which have no double."""
     return tensor.to(torch.float32 if tensor.device.type == "mps" else torch.float64)
 
 
 def log_eigenvalue_variance(gram: Tensor, rank: int) -> Tensor:
-    """The population variance of the logarithms of the non-zero eigenvalues, `rank` at the most.
+    """Return the variance of the logarithms of the non-zero eigenvalues, at most `rank` of them.
 
     Zero is meant relative to the largest one, so that the value does not change when the Jacobian
     is scaled; examples that repeat, or features that are all off, take eigenvalues away.
@@ -142,7 +142,7 @@ def log_eigenvalue_variance(gram: Tensor, rank: int) -> Tensor:
 
 
 def build(model: nn.Module, options: Options, settings: Settings) -> Parts:
-    """MAML's inner level, and the condition loss above it."""
+    """Add the condition loss to MAML's objective."""
     if not 0 <= options.gamma < float("inf"):
         raise ValueError(f"ecml:gamma is {options.gamma}; it must be finite and at least 0")
     if options.subset == "all":

@@ -45,7 +45,7 @@ class Options:
 
 
 def matrix_modes(shape: Shape) -> Shape:
-    """(batch, n, m): how a gradient of this shape is seen as a stack of matrices.
+    """Return (batch, n, m), the stack of matrices as which a gradient of this shape is treated.
 
     >>> matrix_modes((64, 3, 3, 3)), matrix_modes((5, 1600)), matrix_modes((64,))
     ((64, 3, 9), (1, 5, 1600), (1, 64, 1))
@@ -89,7 +89,7 @@ class KroneckerTransform(nn.Module):
         return self.groups.unstack(outputs)
 
     def metric(self) -> KroneckerMetric:
-        """The linear form as a map: S = I kron L kron R, so that P = S'S."""
+        """Return the linear form as a map: S = I kron L kron R, so that P = S'S."""
         linears = cast(Iterable[nn.ParameterList], self.linear)
         factors = {}
         for (shape, names), pair in zip(self.groups.members.items(), linears, strict=True):
@@ -135,7 +135,7 @@ class TransformGeometry(Geometry[TransformState]):
         return TransformState(moved(state.z, self._transform(xi, grad), lr), xi, previous)
 
     def _adapt(self, state: TransformState, grad: Params, lr: float) -> Params:
-        r"""One descent step of the transform's own parameters $\xi$ on the support loss.
+        r"""Take one descent step of the transform's own parameters $\xi$ on the support loss.
 
         They entered $\phi^{(k)} = \phi^{(k-1)} - \alpha P_\xi(G^{(k-1)})$, so their gradient is
         that of $-\alpha \langle P_\xi(G^{(k-1)}), G^{(k)} \rangle$. There is none before a step.
@@ -156,7 +156,7 @@ class TransformGeometry(Geometry[TransformState]):
         return direction
 
     def candidate_mirror_map(self, theta: Params) -> MirrorMap | None:
-        """Only a constant linear transform is the map of a quadratic h."""
+        """Return a map only for a constant linear transform, whose h is quadratic."""
         if self.adapt_transform or any(self.transform.stacks):
             return None
         return self.transform.metric() if self.transform.psd else Linear(self.transform)

@@ -72,7 +72,7 @@ class TransformedGeometry(Geometry[MaskedState]):
         return dict(zip(self.units, self.transforms, strict=True))
 
     def draw(self, generator: torch.Generator) -> Params:
-        """The difference of two Gumbel variables per unit: a logistic one."""
+        """Draw the difference of two Gumbel variables per unit, a logistic one."""
         uniform = {
             layer: torch.rand(n, generator=generator, dtype=torch.float64)
             for layer, n in self.units.items()
@@ -126,7 +126,7 @@ class TransformedGeometry(Geometry[MaskedState]):
         return {name: one(name, g) for name, g in grad.items()}
 
     def candidate_mirror_map(self, theta: Params) -> MirrorMap:
-        """In V = TW: P = T diag(m) T', with the masks of one draw."""
+        """Return P = T diag(m) T' in V = TW, with the masks of one draw."""
         like = self.transforms[0]
         noise = self.draw(torch.Generator().manual_seed(0)) if self.stochastic else {}
         noise = {name: tensor_like(value, like) for name, value in noise.items()}
@@ -135,12 +135,12 @@ class TransformedGeometry(Geometry[MaskedState]):
 
 
 def _mix(matrix: Tensor, tensor: Tensor) -> Tensor:
-    """Mixes the output units, the first axis of a weight or bias."""
+    """Mix the output units, the first axis of a weight or bias."""
     return (matrix @ tensor.flatten(1)).view_as(tensor) if tensor.dim() > 1 else matrix @ tensor
 
 
 def build(model: nn.Module, options: Options, settings: Settings) -> Parts:
-    """A T for every linear map whose outputs can be mixed: linear layers and plain convolutions."""
+    """Learn a T for every linear layer and plain convolution."""
     names = {id(p): name for name, p in model.named_parameters() if p.requires_grad}
     skipped = head_of(model) if not options.head else None
     layers: dict[str, tuple[int, list[str]]] = {}
@@ -159,7 +159,7 @@ def build(model: nn.Module, options: Options, settings: Settings) -> Parts:
 
 
 def _can_mix(module: nn.Module) -> bool:
-    """Mixing the outputs of a grouped or transposed convolution does not give another one."""
+    """Return whether mixed outputs are again those of a layer of this kind."""
     if isinstance(module, nn.Linear):
         return True
     return isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d) and module.groups == 1

@@ -2,7 +2,7 @@ r"""WarpGrad: warp layers between the adapted ones, which the inner level never 
 
 They precondition implicitly: the gradient of an adapted layer passes through their Jacobians.
 The outer level trains them with the start jointly (one query loss after K steps), or by the
-trajectory objective: every point of an adaptation, detached, is judged by one further step.
+trajectory objective: every point of an adaptation, detached, is evaluated by one further step.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Options:
         objective: "joint" differentiates the query loss after K steps in the start and the warps;
             "trajectory" replays each visited point for the warps.
         start: under "trajectory", how the start learns: "leap" (along the path) or "maml".
-        approximate: under "trajectory", judge each visited point without the further step.
+        approximate: under "trajectory", evaluate each visited point without the further step.
         kernel: size of a warp convolution, 1 or 3; linear layers are warped by linear ones.
         batch_norm: batch normalisation in front of each warp.
         activation: a ReLU behind each warp.
@@ -101,7 +101,7 @@ class Warp(Inserted):
 
 
 def insert_warps(model: nn.Module, options: Options) -> None:
-    """Adds the warp layers to the model, at its own warp points or where the user says."""
+    """Add the warp layers to the model, at its own warp points or where the user says."""
     points = options.warp_after if options.warp_after is not None else model_points(model)
     named = [*points, *([head_of(model)] if options.head else [])]
     like = next(model.parameters())
@@ -117,7 +117,7 @@ def insert_warps(model: nn.Module, options: Options) -> None:
 
 
 def attach(warp: Warp, module: nn.Module, name: str) -> None:
-    """Puts a warp behind a module, as its child, so that other parameters keep their names."""
+    """Put a warp behind a module, as its child, so that other parameters keep their names."""
     if isinstance(module, nn.Sequential):
         # Its children run one after the other: the last of them is behind it.
         module.append(warp)
@@ -129,7 +129,7 @@ def attach(warp: Warp, module: nn.Module, name: str) -> None:
 
 
 def model_points(model: nn.Module) -> Sequence[str]:
-    """Where a model says that its warp layers go."""
+    """Return the names of the modules behind which a model wants its warp layers."""
     points: Sequence[str] | None = getattr(model, "warp_points", None)
     if points is None:
         raise ValueError(
@@ -140,7 +140,7 @@ def model_points(model: nn.Module) -> Sequence[str]:
 
 
 def output_of(model: nn.Module, name: str) -> tuple[int, type[nn.Module]]:
-    """Channels and kind of what a module puts out: those of its last layer, or of the one before.
+    """Return channels and kind of a module's output, from its last layer or the one before it.
 
     An activation or a normalisation has none of its own, so that what stands before it counts.
     """
@@ -210,7 +210,7 @@ class TrajectoryLoss:
 
 
 def leap_surrogate(start: Params, visited: Sequence[Params]) -> Tensor:
-    r"""A scalar whose gradient in the start is $\sum_k (z_k - z_{k+1}) / \|z_k - z_{k+1}\|$."""
+    r"""Return a scalar with gradient $\sum_k (z_k - z_{k+1}) / \|z_k - z_{k+1}\|$ in the start."""
     total = next(iter(start.values())).new_zeros(())
     for before, after in pairwise(visited):
         change = {name: z - after[name] for name, z in before.items()}
@@ -233,7 +233,7 @@ def _query_loss_with_fixed_warps(episode: Episode) -> Tensor:
 
 
 def build(model: nn.Module, options: Options, settings: Settings) -> Parts:
-    """The model with warp layers; everything but them adapts."""
+    """Add warp layers to the model; everything but them adapts."""
     if options.kernel not in (1, 3):
         raise ValueError(f"warpgrad:kernel is {options.kernel}; choose 1 or 3")
     adapts = [name for name, p in model.named_parameters() if p.requires_grad]
