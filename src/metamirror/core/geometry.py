@@ -115,19 +115,11 @@ class Preconditioner(Geometry[PointState]):
 
 
 @final
-class GradientDescent(Geometry[PointState]):
+class GradientDescent(Preconditioner):
     """Plain gradient descent: what MAML does."""
 
-    def begin(self, theta: Params, prepared: Any, noise: Params) -> PointState:
-        return PointState(theta)
-
-    def primal(self, state: PointState) -> Params:
-        return state.z
-
-    def step(
-        self, state: PointState, grad: Params, *, lr: float, loss: Tensor, k: int
-    ) -> PointState:
-        return PointState(moved(state.z, grad, lr))
+    def direction(self, grad: Params, prepared: Any) -> Params:
+        return grad
 
     def candidate_mirror_map(self, theta: Params) -> MirrorMap:
         return Identity()

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from metamirror.core.adjoints import Detached
 from metamirror.core.episode import Episode
-from metamirror.core.geometry import Geometry, Inserted, PointState, moved
+from metamirror.core.geometry import Inserted, PointState, Preconditioner
 from metamirror.core.normalisation import BatchNorm
 from metamirror.core.objectives import Objective
 from metamirror.core.settings import Settings
@@ -166,19 +166,11 @@ def output_of(model: nn.Module, name: str) -> tuple[int, type[nn.Module]]:
     return found
 
 
-class WarpGeometry(Geometry[PointState]):
+class WarpGeometry(Preconditioner):
     """Gradient descent in the warped network: the geometry is in the model, and no map is known."""
 
-    def begin(self, theta: Params, prepared: None, noise: Params) -> PointState:
-        return PointState(theta)
-
-    def primal(self, state: PointState) -> Params:
-        return state.z
-
-    def step(
-        self, state: PointState, grad: Params, *, lr: float, loss: Tensor, k: int
-    ) -> PointState:
-        return PointState(moved(state.z, grad, lr))
+    def direction(self, grad: Params, prepared: None) -> Params:
+        return grad
 
 
 class TrajectoryLoss:
