@@ -60,9 +60,9 @@ cells = left.subplots(QUERIES + 1, WAYS)
 for label in range(WAYS):
     shown = [support.x[support.y == label][0], *query.x[query.y == label]]
     said = [None, *answers[query.y == label].tolist()]
-    for row, (picture, answer) in enumerate(zip(shown, said, strict=True)):
+    for row, (image, answer) in enumerate(zip(shown, said, strict=True)):
         cell = cells[row, label]
-        cell.imshow(picture[0].numpy(), cmap="gray")
+        cell.imshow(image[0].numpy(), cmap="gray")
         cell.set_xticks([])
         cell.set_yticks([])
         if answer is None:

@@ -1,9 +1,9 @@
 # %% [markdown]
-# # A folder of your own pictures
+# # A folder of your own images
 #
 # One sub-folder for each class is all that is needed. This script makes such a folder, so that it
 # runs anywhere; put the path of yours in its place. It meta-trains on some of the classes, then
-# learns new ones from two pictures each. About half a minute on one core.
+# learns new ones from two images each. About half a minute on one core.
 
 # %%
 from pathlib import Path
@@ -21,13 +21,13 @@ ITERATIONS, SIZE, WAYS = 40, 28, 3
 # %% [markdown]
 # ## The folder
 #
-# Flags, say: two colours and a pattern make a class, and no two pictures are alike.
+# Flags, say: two colours and a pattern make a class, and no two images are alike.
 
 
 # %%
 def flag(pattern, colours, random):
-    picture = Image.new("RGB", (48, 40), colours[0])
-    pen, shift = ImageDraw.Draw(picture), int(random.integers(-4, 5))
+    image = Image.new("RGB", (48, 40), colours[0])
+    pen, shift = ImageDraw.Draw(image), int(random.integers(-4, 5))
     if pattern == "stripe":
         pen.rectangle((0, 14 + shift, 48, 26 + shift), colours[1])
     elif pattern == "pale":
@@ -35,7 +35,7 @@ def flag(pattern, colours, random):
     else:
         pen.ellipse((14 + shift, 10, 34 + shift, 30), colours[1])
     noise = random.normal(scale=20, size=(40, 48, 3))
-    return Image.fromarray((np.asarray(picture) + noise).clip(0, 255).astype(np.uint8))
+    return Image.fromarray((np.asarray(image) + noise).clip(0, 255).astype(np.uint8))
 
 
 def make_folder(folder):
@@ -48,12 +48,12 @@ def make_folder(folder):
                     place = folder / f"{pattern}-{ink}-on-{ground}"
                     place.mkdir(parents=True, exist_ok=True)
                     for i in range(8):
-                        picture = flag(pattern, (inks[ground], inks[ink]), random)
-                        picture.save(place / f"{i}.png")
+                        image = flag(pattern, (inks[ground], inks[ink]), random)
+                        image.save(place / f"{i}.png")
     return folder
 
 
-pictures = make_folder(Path("flags"))  # your own: Path("/home/me/birds")
+images = make_folder(Path("flags"))  # your own: Path("/home/me/birds")
 
 # %% [markdown]
 # ## Meta-training
@@ -65,7 +65,7 @@ pictures = make_folder(Path("flags"))  # your own: Path("/home/me/birds")
 # %%
 torch.manual_seed(0)
 data = {"image_size": SIZE, "ways": WAYS, "shots": 2, "queries": 4, "batch": 2}
-train = mm.tasks(f"folder:{pictures}", split="train", **data)
+train = mm.tasks(f"folder:{images}", split="train", **data)
 model = mm.models.Conv4(ways=WAYS, channels=3, image_size=SIZE, width=8)
 learner = mm.make_learner("metasgd", model, steps=3, lr=0.1, norm="inductive")
 learned = [p for p in learner.parameters() if p.requires_grad]
@@ -86,9 +86,9 @@ mm.save(learner, "flags-start")
 # A start is a folder of `mm.save`, a run folder, or the learner itself. Files go in as they are.
 
 # %%
-tests = mm.tasks(f"folder:{pictures}", split="test", **data)
+tests = mm.tasks(f"folder:{images}", split="test", **data)
 new = tests.names(0, 0)
-files = {name: sorted((pictures / name).glob("*.png")) for name in new}
+files = {name: sorted((images / name).glob("*.png")) for name in new}
 examples = [(file, name) for name in new for file in files[name][:2]]
 asked = [(file, name) for name in new for file in files[name][2:6]]
 
@@ -96,7 +96,7 @@ classifier = mm.FewShotClassifier("flags-start")
 classifier.fit([file for file, _ in examples], [name for _, name in examples])
 answers = classifier.predict([file for file, _ in asked])
 right = [answer == name for answer, (_, name) in zip(answers, asked, strict=True)]
-print(f"{sum(right)} of {len(right)} new pictures are recognised")
+print(f"{sum(right)} of {len(right)} new images are recognised")
 classifier.save("flags.safetensors")
 
 # %%
