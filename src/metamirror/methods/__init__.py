@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import fields
+from importlib import import_module
 from typing import Any
 
 from torch import nn
@@ -12,35 +13,23 @@ from metamirror.core import priors
 from metamirror.core.learner import Learner
 from metamirror.core.option_spec import parse_spec
 from metamirror.core.settings import Settings
-from metamirror.methods import (
-    anil,
-    blockiaf,
-    ecml,
-    gradnet,
-    maml,
-    metacurvature,
-    metakfo,
-    metasgd,
-    mtnet,
-    warpgrad,
-)
 from metamirror.methods.named_parameters import learned
 from metamirror.methods.registry import Method, Parts
 from metamirror.models import MODELS
 
 METHODS: dict[str, Method] = {
-    module.METHOD.key: module.METHOD
-    for module in (
-        maml,
-        metasgd,
-        mtnet,
-        warpgrad,
-        metacurvature,
-        metakfo,
-        ecml,
-        blockiaf,
-        gradnet,
-        anil,
+    key: import_module(f"metamirror.methods.{key}").METHOD
+    for key in (
+        "maml",
+        "metasgd",
+        "mtnet",
+        "warpgrad",
+        "metacurvature",
+        "metakfo",
+        "ecml",
+        "blockiaf",
+        "gradnet",
+        "anil",
     )
 }
 """Every method by its key, in the order of the paper's table."""
