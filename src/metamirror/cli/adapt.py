@@ -10,13 +10,14 @@ import tyro
 from metamirror.cli.arguments import Device, Json
 from metamirror.console import printable, say
 from metamirror.core.files import to_json
+from metamirror.estimators import model_file
 from metamirror.estimators.base import FewShotEstimator
 from metamirror.estimators.classifier import FewShotClassifier
 from metamirror.estimators.export import Format
 from metamirror.estimators.export import export as export_model
 from metamirror.estimators.inputs.folder import labelled_images
 from metamirror.estimators.inputs.images import image_shape
-from metamirror.estimators.loading import load_model
+from metamirror.estimators.regressor import FewShotRegressor
 from metamirror.estimators.starts import shipped_names
 
 Model = Annotated[Path, tyro.conf.Positional]
@@ -102,7 +103,7 @@ def predict(model: Model, images: Images, json: Json = False) -> None:
         model: a file that metamirror adapt, or save in Python, wrote.
         images: png, jpeg, webp or bmp files.
     """
-    estimator = load_model(model)
+    estimator = _load(model)
     if not images:
         raise ValueError("which images? Give one or more files after the model")
     if image_shape(estimator.learner_.model) is None:
@@ -132,8 +133,13 @@ def export(
         format: onnx (needs the extra: pip install 'metamirror[export]') or torch.
     """
     _check_target(out)
-    export_model(load_model(model), out, format)
+    export_model(_load(model), out, format)
     print(f"written: {out}, {out.stat().st_size:,} bytes")
+
+
+def _load(path: Path) -> FewShotEstimator:
+    fitted, params = model_file.read(path)
+    return (FewShotRegressor if fitted.classes is None else FewShotClassifier).of(fitted, params)
 
 
 def _predictions(estimator: FewShotEstimator, images: tuple[Path, ...]) -> list[dict[str, Any]]:

@@ -1,30 +1,40 @@
-"""What a few-shot classifier and a few-shot regressor have in common."""
+"""What a few-shot classifier and a few-shot regressor have in common.
+
+They keep scikit-learn's conventions without its base classes: its tools ask for methods. It is
+imported for its tags and its error alone, and only where it is installed.
+"""
 
 from __future__ import annotations
 
 import os
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from metamirror.core.files import write_atomically
 from metamirror.core.learner import Learner
 from metamirror.core.tasks import Batch
 from metamirror.estimators import model_file
 from metamirror.estimators.fitting import Adapt, FittedModel, adapt, seed_of
 from metamirror.estimators.inputs.images import Reader, reader_for
-from metamirror.estimators.sklearn_api import Estimator, not_fitted
 from metamirror.estimators.starts import Start, open_start
 from metamirror.training.device import choose_device
 
 
 @dataclass(eq=False, repr=False)
-class FewShotEstimator(Estimator):
-    """Adapts a start to a support set, which it keeps, and predicts with the adapted model."""
+class FewShotEstimator:
+    """Adapts a start to a support set, which it keeps, and predicts with the adapted model.
+
+    Parameters are the fields, kept as they were given and checked by `fit`.
+    """
+
+    _estimator_type: ClassVar[Literal["classifier", "regressor"]]
+    """What scikit-learn before 1.6 asks for in place of tags."""
 
     start: Start
     _: KW_ONLY
@@ -70,7 +80,7 @@ class FewShotEstimator(Estimator):
         Args:
             path: the file; an existing one is replaced in one step, or left as it was.
         """
-        model_file.write(Path(path), fitted_model(self), self.get_params())
+        write_atomically(Path(path), model_file.pack(fitted_model(self), self.get_params()))
 
     @classmethod
     def load(
@@ -99,6 +109,41 @@ class FewShotEstimator(Estimator):
         found = cls(**params)
         found._keep(fitted)
         return found
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the parameters by name; `deep` changes nothing, as none is an estimator."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def set_params(self, **params: Any) -> Self:
+        """Change parameters; they count at the next `fit`."""
+        known = list(self.get_params())
+        for name, value in params.items():
+            if name not in known:
+                raise ValueError(
+                    f"Invalid parameter {name!r} for estimator {type(self).__name__}: choose from "
+                    f"{', '.join(known)}"
+                )
+            setattr(self, name, value)
+        return self
+
+    def __repr__(self) -> str:
+        given = [(repr(getattr(self, field.name)), field) for field in fields(self)]
+        changed = [f"{field.name}={now}" for now, field in given if now != repr(field.default)]
+        return f"{type(self).__name__}({', '.join(changed)})"
+
+    def __sklearn_tags__(self) -> Any:
+        from sklearn.utils import ClassifierTags, InputTags, RegressorTags, Tags, TargetTags
+
+        classifier = self._estimator_type == "classifier"
+        return Tags(
+            estimator_type=self._estimator_type,
+            target_tags=TargetTags(required=True, single_output=True, multi_output=not classifier),
+            transformer_tags=None,
+            # A handful of examples of any data set is no training set for checks of accuracy.
+            classifier_tags=ClassifierTags(poor_score=True) if classifier else None,
+            regressor_tags=None if classifier else RegressorTags(poor_score=True),
+            input_tags=InputTags(two_d_array=True, three_d_array=True),
+        )
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "fitted_")
@@ -132,10 +177,9 @@ class FewShotEstimator(Estimator):
         self.support_ = fitted.support
         self.losses_, self.n_steps_ = fitted.losses, len(fitted.losses) - 1
         self.adaptation_seconds_ = fitted.seconds
-        if fitted.n_features is not None:
-            self.n_features_in_ = fitted.n_features
-        elif hasattr(self, "n_features_in_"):
-            del self.n_features_in_
+        self.__dict__.pop("n_features_in_", None)
+        if fitted.n_features_in is not None:
+            self.n_features_in_ = fitted.n_features_in
 
     def _outputs(self, X: Any) -> Tensor:
         """Return the adapted model's outputs, on the CPU."""
@@ -151,7 +195,7 @@ class FewShotEstimator(Estimator):
         return fitted.outputs(x)
 
     def _check_features(self, X: Any) -> None:
-        expected, found = self.fitted_.n_features, row_length(X)
+        expected, found = self.fitted_.n_features_in, row_length(X)
         if None not in (expected, found) and found != expected:
             # In scikit-learn's words, which its tools look for.
             raise ValueError(
@@ -161,10 +205,15 @@ class FewShotEstimator(Estimator):
 
 
 def fitted_model(estimator: FewShotEstimator) -> FittedModel:
-    """Return what an estimator was fitted to, or raise scikit-learn's error."""
-    if not estimator.__sklearn_is_fitted__():
-        raise not_fitted(estimator)
-    return estimator.fitted_
+    """Return what an estimator was fitted to, or raise scikit-learn's error, a ValueError."""
+    if estimator.__sklearn_is_fitted__():
+        return estimator.fitted_
+    words = f"This {type(estimator).__name__} is not fitted yet: call fit(X, y) first"
+    try:
+        from sklearn.exceptions import NotFittedError
+    except ImportError:
+        raise ValueError(words) from None
+    raise NotFittedError(words)
 
 
 def _read(reader: Reader, learner: Learner, x: Any) -> Tensor:

@@ -15,14 +15,8 @@ from metamirror.core.tasks import Batch
 from metamirror.estimators.base import FewShotEstimator
 from metamirror.estimators.calibration import calibrated_temperature
 from metamirror.estimators.fitting import Adapt, FittedModel
-from metamirror.estimators.labels import (
-    FirstOutputs,
-    as_labels,
-    check_count,
-    classes_of,
-    own_loss,
-)
-from metamirror.estimators.sklearn_api import check_flag
+from metamirror.estimators.inputs.numbers import check_flag
+from metamirror.estimators.labels import FirstOutputs, as_labels, classes_of, own_loss
 from metamirror.estimators.starts import Start
 
 
@@ -91,8 +85,7 @@ class FewShotClassifier(FewShotEstimator):
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Return the probabilities (examples, classes), classes in the order of `classes_`."""
-        outputs = self._outputs(X)
-        logits = outputs[:, : len(self.classes_)].double()
+        logits = self._outputs(X)[:, : len(self.classes_)].double()
         found: NDArray[np.float64] = (logits / self.temperature_).softmax(1).numpy()
         return found
 
@@ -110,17 +103,16 @@ class FewShotClassifier(FewShotEstimator):
         if before is not None:
             x = torch.cat([before.x, x])
             labels = [*self.classes_[before.y.cpu().numpy()].tolist(), *labels]
-        classes = classes_of(labels)
-        check_count(classes, learner.outputs(x))
+        classes = classes_of(labels, learner.outputs(x))
         place = {label: i for i, label in enumerate(classes.tolist())}
         support = Batch(x, torch.tensor([place[label] for label in labels], device=x.device))
-        learner.configure(loss=FirstOutputs(len(classes), own_loss(learner)))
-        temperature = 1.0
-        if self.calibrate:
-            temperature = calibrated_temperature(support, len(classes), run)
+        count = len(classes)
+        learner.configure(loss=FirstOutputs(count, own_loss(learner)))
+        temperature = calibrated_temperature(support, count, run) if self.calibrate else 1.0
         return support, {"classes": classes, "temperature": temperature}
 
     def _keep(self, fitted: FittedModel) -> None:
         super()._keep(fitted)
         assert fitted.classes is not None
+        assert fitted.temperature is not None
         self.classes_, self.temperature_ = fitted.classes, fitted.temperature

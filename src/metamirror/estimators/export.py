@@ -61,7 +61,7 @@ class AdaptedModule(nn.Module):
             self.register_buffer(buffer, statistics[name].cpu().clone())
         self.invert = isinstance(fitted.reader, Images) and bool(fitted.reader.invert)
         self.classes = None if fitted.classes is None else len(fitted.classes)
-        self.temperature = fitted.temperature
+        self.temperature = fitted.temperature or 1.0
 
     def forward(self, x: Tensor) -> Tensor:
         named = {name: self.get_buffer(buffer) for name, buffer in self.buffers_of.items()}
@@ -141,8 +141,7 @@ def _quiet() -> Iterator[None]:
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             yield
     finally:
         logger.setLevel(level)

@@ -21,7 +21,7 @@ from metamirror.core.losses import loss_for
 from metamirror.core.normalisation import BatchNorm, Statistics
 from metamirror.core.tasks import Batch
 from metamirror.estimators.inputs.images import Reader
-from metamirror.estimators.sklearn_api import check_flag
+from metamirror.estimators.inputs.numbers import check_flag
 
 AT_ONCE = 16
 """Examples that the adapted model sees at a time, filled up where there are fewer.
@@ -38,17 +38,9 @@ _table = threading.Lock()
 class FittedModel:
     """What `fit` makes, `save` writes and `export` converts.
 
-    Attributes:
-        learner: the start.
-        reader: makes examples of X.
-        support: the examples and their targets.
-        adapted: the adapted model.
-        losses: the support loss before each step and after the last.
-        seconds: how long the steps took.
-        n_features: the length of the rows, where X was a table.
-        classes: the labels in order; None for a regressor.
-        temperature: what a classifier's logits are divided by.
-        flat: whether a regressor's y had one axis.
+    `losses` and `seconds` are those of `adapt`, and `n_features_in` is the length of the rows,
+    where X was a table. A classifier has its labels in order and what logits are divided by; a
+    regressor whether y had one axis.
     """
 
     learner: Learner
@@ -57,19 +49,17 @@ class FittedModel:
     adapted: Adapted
     losses: list[float]
     seconds: float
-    n_features: int | None = None
+    n_features_in: int | None = None
     classes: NDArray[Any] | None = None
-    temperature: float = 1.0
-    flat: bool = False
+    temperature: float | None = None
+    flat: bool | None = None
 
     def outputs(self, x: Tensor) -> Tensor:
         """Return the adapted model's outputs, on the CPU."""
+        filled = torch.cat([x, x.new_zeros(-len(x) % AT_ONCE, *x.shape[1:])])
         with lock_of(self.learner):
-            return torch.cat([self._in_full_batch(rows) for rows in x.split(AT_ONCE)])
-
-    def _in_full_batch(self, rows: Tensor) -> Tensor:
-        empty = rows.new_zeros(AT_ONCE - len(rows), *rows.shape[1:])
-        return self.adapted(torch.cat([rows, empty]))[: len(rows)].cpu()
+            found = [self.adapted(rows).cpu() for rows in filled.split(AT_ONCE)]
+        return torch.cat(found)[: len(x)]
 
 
 def lock_of(learner: Learner) -> threading.Lock:
@@ -95,15 +85,10 @@ def adapt(
     tol: float = 1e-3,
     **settings: Any,
 ) -> tuple[Adapted, list[float], float]:
-    """Return a finite adapted model, the losses on the way and the seconds it took.
+    """Return a finite adapted model, the support losses and the seconds it took.
 
-    Args:
-        learner: the start.
-        support: the examples.
-        early_stopping: whether to stop at a step that lowers the support loss by less than `tol`
-            times its first value. A step that raises it is taken back.
-        tol: that share.
-        settings: `steps`, `lr` and `seed` of `Learner.adapt`.
+    There is a loss before each step and one after the last. Settings are `steps`, `lr` and `seed`
+    of `Learner.adapt`; early stopping is that of `FewShotClassifier`.
     """
     check_flag("early_stopping", early_stopping)
     if not isinstance(tol, Real) or isinstance(tol, bool) or not 0 <= tol < 1:

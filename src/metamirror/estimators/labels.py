@@ -62,15 +62,27 @@ def _checked(label: Any, name: str) -> Hashable:
     return found
 
 
-def classes_of(labels: Sequence[Hashable]) -> NDArray[Any]:
-    """Return the different labels, in order where they have one, else as they come.
+def classes_of(labels: Sequence[Hashable], ways: int) -> NDArray[Any]:
+    """Return the 2 to `ways` different labels, in order where they have one, else as they come.
 
-    >>> classes_of(["b", "a", "b"])
+    >>> classes_of(["b", "a", "b"], 5)
     array(['a', 'b'], dtype='<U1')
     """
     found: list[Any] = list(dict.fromkeys(labels))
     with contextlib.suppress(TypeError):
         found = sorted(found)
+    count = len(found)
+    if count < 2:
+        raise ValueError(
+            f"y has one class, {found[0]!r}: at least 2 classes are needed to tell apart"
+        )
+    if count > ways:
+        names = ", ".join(map(repr, found[:8]))
+        raise ValueError(
+            f"y has {count} classes ({names}{', ...' if count > 8 else ''}), and this start tells "
+            f"at most {ways} apart: leave some out, or train one with metamirror train --ways "
+            f"{count}; if y is continuous, use FewShotRegressor"
+        )
     return _as_array(found)
 
 
@@ -85,22 +97,6 @@ def _as_array(labels: list[Any]) -> NDArray[Any]:
     objects = np.empty(len(labels), dtype=object)
     objects[:] = labels
     return objects
-
-
-def check_count(classes: NDArray[Any], ways: int) -> None:
-    """Refuse one class alone, and more classes than the network has outputs."""
-    count = len(classes)
-    if count < 2:
-        raise ValueError(
-            f"y has one class, {classes.tolist()[0]!r}: at least 2 classes are needed to tell apart"
-        )
-    if count > ways:
-        names = ", ".join(repr(label) for label in classes.tolist()[:8])
-        raise ValueError(
-            f"y has {count} classes ({names}{', ...' if count > 8 else ''}), and this start tells "
-            f"at most {ways} apart: leave some out, or train one with metamirror train --ways "
-            f"{count}; if y is continuous, use FewShotRegressor"
-        )
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 
 from metamirror._version import __version__
-from metamirror.core.files import write_atomically
 from metamirror.core.inner_loop import Path as AdaptationPath
 from metamirror.core.learner import Adapted, Learner
 from metamirror.core.option_spec import convert
@@ -55,20 +54,15 @@ PARAMETERS: dict[str, Any] = {
     "random_state": int | None,
 }
 """Of the estimator; a classifier has `calibrate` besides."""
+KIND = Literal["classifier", "regressor"]
 FACTS: dict[str, Any] = {
-    "kind": Literal["classifier", "regressor"],
     "losses": list,
     "seconds": float,
     "temperature": float | None,
     "flat": bool | None,
     "n_features_in": int | None,
 }
-"""What the header says beside parameters, classes and the learner's description."""
-
-
-def write(path: Path, fitted: FittedModel, params: dict[str, Any]) -> None:
-    """Write a fitted model and the parameters of its estimator."""
-    write_atomically(path, pack(fitted, params))
+"""What the header says of a fitted model, beside its classes and the learner's description."""
 
 
 def pack(fitted: FittedModel, params: dict[str, Any]) -> bytes:
@@ -81,11 +75,7 @@ def pack(fitted: FittedModel, params: dict[str, Any]) -> bytes:
             "kind": "regressor" if classes is None else "classifier",
             "params": _parameters(fitted, params),
             "learner": _description(learner),
-            "losses": fitted.losses,
-            "seconds": fitted.seconds,
-            "temperature": None if classes is None else fitted.temperature,
-            "flat": fitted.flat if classes is None else None,
-            "n_features_in": fitted.n_features,
+            **{name: getattr(fitted, name) for name in FACTS},
         }
         if classes is not None:
             facts["classes"] = classes_to_json(classes)
@@ -132,33 +122,29 @@ def read(
 def _restore(
     learner: Learner, tensors: dict[str, Tensor], facts: dict[str, Any]
 ) -> tuple[FittedModel, dict[str, Any]]:
-    said = {name: convert(name, facts[name], kind) for name, kind in FACTS.items()}
-    classifier = said["kind"] == "classifier"
+    classifier = convert("kind", facts["kind"], KIND) == "classifier"
     kinds = {**PARAMETERS, "calibrate": bool} if classifier else PARAMETERS
     params = {name: convert(name, facts["params"][name], kind) for name, kind in kinds.items()}
+    said = {name: convert(name, facts[name], kind) for name, kind in FACTS.items()}
+    said["losses"] = [convert("losses", value, float) for value in said["losses"]]
     first = next(learner.parameters())
     own = {name: t.to(first.device) for name, t in tensors.items()}
-    support = Batch(own["support.x"].to(first), own["support.y"])
-    about: dict[str, Any] = {"flat": said["flat"]}
+    x, y = support = Batch(own["support.x"].to(first), own["support.y"])
     if classifier:
-        classes = classes_from_json(facts["classes"])
-        _check_labels(support, len(classes), learner.outputs(support.x))
+        said["classes"] = classes_from_json(facts["classes"])
+        count = len(said["classes"])
+        if y.dtype != torch.int64 or y.shape != (len(x),) or count > learner.outputs(x):
+            raise ValueError(f"its labels are {y.dtype} of shape {tuple(y.shape)}")
+        if sorted(set(y.tolist())) != list(range(count)):
+            raise ValueError(f"its labels are not those of {count} classes")
         if not 0 < said["temperature"] < float("inf"):
             raise ValueError(f"its temperature is {said['temperature']}")
-        learner.configure(loss=FirstOutputs(len(classes), None))
-        about = {"classes": classes, "temperature": said["temperature"]}
-    elif support.y.shape != (len(support.x), learner.outputs(support.x)):
-        raise ValueError(f"its values have shape {tuple(support.y.shape)}")
-    fitted = FittedModel(
-        learner,
-        reader_for(learner.model, params["invert"], params["ink"]),
-        support,
-        _adapted(learner, _under(own, "adapted."), _under(own, "statistics.")),
-        [convert("losses", value, float) for value in said["losses"]],
-        said["seconds"],
-        said["n_features_in"],
-        **about,
-    )
+        learner.configure(loss=FirstOutputs(count, None))
+    elif y.shape != (len(x), learner.outputs(x)):
+        raise ValueError(f"its values have shape {tuple(y.shape)}")
+    reader = reader_for(learner.model, params["invert"], params["ink"])
+    adapted = _adapted(learner, _under(own, "adapted."), _under(own, "statistics."))
+    fitted = FittedModel(learner, reader, support, adapted, **said)
     return fitted, {**params, "start": learner if params["start"] is None else params["start"]}
 
 
@@ -222,11 +208,3 @@ def _adapted(learner: Learner, params: dict[str, Tensor], named: dict[str, Tenso
     empty = next(iter(phi.values())).new_zeros(0)
     path = AdaptationPath(empty, empty, (), (phi,))
     return Adapted(learner, path, statistics_from_names(learner.model, named))
-
-
-def _check_labels(support: Batch, classes: int, ways: int) -> None:
-    x, y = support
-    if y.dtype != torch.int64 or y.shape != (len(x),) or classes > ways:
-        raise ValueError(f"its labels are {y.dtype} of shape {tuple(y.shape)}")
-    if sorted(set(y.tolist())) != list(range(classes)):
-        raise ValueError(f"its labels are not those of {classes} classes")

@@ -30,9 +30,7 @@ def shipped_names() -> list[str]:
 def open_start(start: Start) -> Learner:
     """Return a copy of a start that normalises by the support set, in evaluation mode.
 
-    Args:
-        start: a shipped start's name, a run folder, a folder that `metamirror.save` wrote, or a
-            learner. A name goes before a folder that is called the same: write ./NAME for that.
+    A shipped start's name goes before a folder that is called the same: write ./NAME for that.
     """
     if isinstance(start, Learner):
         learner = copy.deepcopy(start)

@@ -67,18 +67,9 @@ def _draw(lines: Strokes, size: int) -> Pixels:
     # A single point is a line to itself: a dot.
     begins = np.concatenate([line[: max(len(line) - 1, 1)] for line in lines])
     ends = np.concatenate([line[min(len(line) - 1, 1) :] for line in lines])
-    # Half a pixel on each side of the edge, over which the ink fades.
-    ink = np.clip((pen + 1) / 2 - _distances(begins, ends, size), 0, 1)
-    drawn: Pixels = np.rint(255 * ink).astype(np.uint8)
-    return drawn[..., None]
-
-
-def _distances(
-    begins: NDArray[np.float32], ends: NDArray[np.float32], size: int
-) -> NDArray[np.float32]:
-    """Return the distance from the centre of each pixel to the nearest line segment."""
-    middles = np.arange(size, dtype=np.float32) + 0.5
-    x, y = (axis[..., None] for axis in np.meshgrid(middles, middles))
+    centres = np.arange(size, dtype=np.float32) + 0.5
+    x, y = (axis[..., None] for axis in np.meshgrid(centres, centres))
+    # Squares of the distance from the centre of each pixel to the nearest line segment.
     nearest = np.full((size, size), np.inf, np.float32)
     for i in range(0, len(begins), AT_ONCE):
         (x0, y0), (x1, y1) = begins[i : i + AT_ONCE].T, ends[i : i + AT_ONCE].T
@@ -87,4 +78,7 @@ def _distances(
         along = np.clip(((x - x0) * dx + (y - y0) * dy) / length, 0, 1)
         squares = (x - x0 - along * dx) ** 2 + (y - y0 - along * dy) ** 2
         np.minimum(nearest, squares.min(2), out=nearest)
-    return np.sqrt(nearest)
+    # Half a pixel on each side of the edge, over which the ink fades.
+    ink = np.clip((pen + 1) / 2 - np.sqrt(nearest), 0, 1)
+    drawn: Pixels = np.rint(255 * ink).astype(np.uint8)
+    return drawn[..., None]

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from metamirror.data.readers.archives import LIMIT, bounded
 from metamirror.data.readers.images import decode, fit, pixels_of
 from metamirror.estimators.inputs.ink import drawn_on
-from metamirror.estimators.inputs.numbers import Numbers, check_finite, check_real
-from metamirror.estimators.sklearn_api import check_flag
+from metamirror.estimators.inputs.numbers import Numbers, as_array, check_finite, check_flag
 
 ROUNDING = 1e-6
 """How far floats may lie outside [0, 1]: as far as rounding takes them."""
@@ -29,13 +28,8 @@ class Images:
     """Reads arrays, tensors, PIL images and files for a network that takes images.
 
     Each image is treated by itself. The middle square is scaled as the images of data sets are
-    (`metamirror.data`); an image of the right size and channels keeps every bit.
-
-    Attributes:
-        channels: that the network takes, 1 or 3.
-        size: height and width that it takes.
-        invert: whether to exchange dark and light.
-        ink: whether to look for what is drawn (`inputs.ink`) instead of taking the middle square.
+    (`metamirror.data`); an image of the right size and channels keeps every bit. `invert` exchanges
+    dark and light; `ink` looks for what is drawn (`inputs.ink`), wherever it is.
     """
 
     channels: int
@@ -75,7 +69,7 @@ class Images:
             array = pixels_of(item, name, None, self.channels)[None]
         else:
             # PIL's floats have no range of their own; those of arrays have one, which is checked.
-            array = self._array(_as_array(item)[None], name)
+            array = self._array(as_array(item, name)[None], name)
         return self._scaled(array, name)
 
     def _scaled(self, array: NDArray[Any], name: str) -> NDArray[np.float32]:
@@ -101,10 +95,21 @@ class Images:
 
     def _array(self, x: Any, name: str) -> NDArray[Any]:
         """Return bytes, or floats in [0, 1], as (examples, height, width, channels)."""
-        array = _in_range(_as_array(x), name)
+        array = _in_range(as_array(x, name), name)
         shape = array.shape
         if array.ndim == 2:
-            return self._from_rows(array)
+            # Rows of a table, as scikit-learn's tools hand them on.
+            examples, values = shape
+            full = self.channels * self.size**2
+            side = math.isqrt(values)
+            if values != full and side**2 != values:
+                raise ValueError(
+                    f"X has rows of {values} values, which is no square image: give images "
+                    f"(examples, height, width), or rows of {full} values for {self.channels} x "
+                    f"{self.size} x {self.size}"
+                )
+            size = (self.channels, self.size, self.size) if values == full else (1, side, side)
+            return np.moveaxis(array.reshape(examples, *size), 1, 3)
         if array.ndim == 3 and shape[2] in (3, 4) and shape[0] > 1:
             # No image is three pixels wide; one whose colours come last is a common slip.
             raise ValueError(
@@ -120,21 +125,6 @@ class Images:
                 f"channels, height, width) with 1 or 3 channels, first or last"
             )
         return array
-
-    def _from_rows(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Return images from rows of a table, as scikit-learn's tools hand them on."""
-        examples, values = array.shape
-        if values == self.channels * self.size**2:
-            rows = array.reshape(examples, self.channels, self.size, self.size)
-            return np.moveaxis(rows, 1, 3)
-        side = math.isqrt(values)
-        if side**2 != values:
-            raise ValueError(
-                f"X has rows of {values} values, which is no square image: give images (examples, "
-                f"height, width), or rows of {self.channels * self.size**2} values for "
-                f"{self.channels} x {self.size} x {self.size}"
-            )
-        return array.reshape(examples, side, side, 1)
 
 
 Reader = Images | Numbers
@@ -179,26 +169,12 @@ def _rows(x: Any) -> list[Any] | None:
     return None
 
 
-def _as_array(x: Any) -> NDArray[Any]:
-    if isinstance(x, Tensor):
-        x = x.detach().cpu()
-        # numpy does not know every type of torch.
-        x = (x.float() if x.is_floating_point() else x).numpy()
-    if hasattr(x, "toarray"):
-        raise ValueError("X is a sparse matrix; images are dense: X.toarray()")
-    try:
-        return np.asarray(x)
-    except ValueError as error:
-        raise ValueError(f"X does not make an array: {error}") from error
-
-
 def _in_range(array: NDArray[Any], name: str) -> NDArray[Any]:
     """Return bytes, or single-precision floats in [0, 1]."""
     if 0 in array.shape or array.ndim < 2:
         raise ValueError(f"{name} has shape {array.shape}; give at least one image")
     if array.dtype == np.uint8:
         return array
-    check_real(array, name)
     if array.dtype.kind not in "bf":
         raise ValueError(
             f"{name} holds {array.dtype}; images are bytes in 0..255 (uint8) or floats in 0..1"

@@ -34,30 +34,17 @@ def drawn_on(pixels: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
     >>> found.shape, int(found[0, 0, 0]), int(found[14, 14, 0])
     ((28, 28, 1), 0, 255)
     """
-    return _centred(_ink(_grey(pixels)), size)
-
-
-def _grey(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return grey (height, width), of which neither is larger than need be."""
     flat = pixels[..., 0] if pixels.shape[2] == 1 else pixels
     image = Image.fromarray(np.ascontiguousarray(flat)).convert("L")
     # PIL widens the filter where an image shrinks, so that thin strokes fade and do not break.
     image.thumbnail((LONGEST, LONGEST), Image.Resampling.LANCZOS)
-    return np.asarray(image)
-
-
-def _ink(grey: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Return how far each pixel is from the paper (most of the border), in [0, 1]."""
+    grey = np.asarray(image)
+    # Ink is what is far from the paper, which most of the border is.
     border = np.concatenate([grey[0], grey[-1], grey[1:-1, 0], grey[1:-1, -1]])
     ink = np.abs(grey.astype(np.float32) - np.median(border))
     if ink.max() < FAINTEST:
         raise ValueError("is blank: nothing in it differs from its border")
-    share: NDArray[np.float32] = np.clip((ink / ink.max() - FLOOR) / (1 - FLOOR), 0, 1)
-    return share
-
-
-def _centred(ink: NDArray[np.float32], size: int) -> NDArray[np.uint8]:
-    """Return the inked part, brought to a letter's size and to the middle."""
+    ink = np.clip((ink / ink.max() - FLOOR) / (1 - FLOOR), 0, 1)
     rows, columns = (np.flatnonzero(ink.max(axis) > FLOOR) for axis in (1, 0))
     inked = ink[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
     scale = LETTER * size / max(max(inked.shape), SMALLEST * max(ink.shape))
@@ -66,7 +53,7 @@ def _centred(ink: NDArray[np.float32], size: int) -> NDArray[np.uint8]:
     strokes = np.asarray(small)
     # Faded ones regain what they had.
     strokes = np.clip(strokes / strokes.max(), 0, 1)
-    image = np.zeros((size, size, 1), np.uint8)
+    found = np.zeros((size, size, 1), np.uint8)
     top, left = (size - height) // 2, (size - width) // 2
-    image[top : top + height, left : left + width, 0] = np.rint(255 * strokes)
-    return image
+    found[top : top + height, left : left + width, 0] = np.rint(255 * strokes)
+    return found

@@ -58,12 +58,7 @@ def as_targets(y: Any, count: int) -> tuple[Tensor, bool]:
 
 def as_doubles(values: Any, name: str) -> NDArray[np.float64]:
     """Return an array of finite numbers, or raise a ValueError that says what else there is."""
-    if isinstance(values, Tensor):
-        values = values.detach().cpu().double().numpy()
-    if hasattr(values, "toarray"):
-        raise ValueError(f"{name} is a sparse matrix; dense numbers are needed: {name}.toarray()")
-    array = np.asarray(values)
-    check_real(array, name)
+    array = as_array(values, name)
     if array.size and isinstance(array.flat[0], os.PathLike):
         raise ValueError(
             f"{name} does not consist of numbers, which this start takes, but of files, such as "
@@ -79,10 +74,21 @@ def as_doubles(values: Any, name: str) -> NDArray[np.float64]:
     return array
 
 
-def check_real(array: NDArray[Any], name: str) -> None:
-    """Refuse complex numbers."""
+def as_array(values: Any, name: str) -> NDArray[Any]:
+    """Return an array of anything but complex numbers."""
+    if isinstance(values, Tensor):
+        values = values.detach().cpu()
+        # numpy does not know every type of torch.
+        values = (values.double() if values.is_floating_point() else values).numpy()
+    if hasattr(values, "toarray"):
+        raise ValueError(f"{name} is a sparse matrix; give a dense array: {name}.toarray()")
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise ValueError(f"{name} does not make an array: {error}") from error
     if array.dtype.kind == "c":
         raise ValueError(f"Complex data not supported: {name} is {array.dtype}")
+    return array
 
 
 def check_finite(array: NDArray[Any], name: str) -> None:
@@ -91,3 +97,9 @@ def check_finite(array: NDArray[Any], name: str) -> None:
     if not finite.all():
         where = tuple(int(i) for i in np.argwhere(~finite)[0])
         raise ValueError(f"{name} holds NaN or inf, first {array[where]} at index {where}")
+
+
+def check_flag(name: str, value: Any) -> None:
+    """Refuse what is neither True nor False; searches hand in numpy's."""
+    if not isinstance(value, bool | np.bool_):
+        raise ValueError(f"{name} is {value!r}; give True or False")
