@@ -32,31 +32,18 @@ ADDED_LATER = {"last_loss"}
 
 @dataclass
 class TrainingState:
-    """How far a run has come, beside its tensors.
+    """How far a run has come, beside its tensors."""
 
-    Attributes:
-        step: outer steps done.
-        best_step: the step of the best validation so far.
-        best_score: its score, of which more is better.
-        losses: the sum of the meta-losses since the last line of metrics.
-        accuracies: the same of the accuracies; None for regression.
-        counted: how many steps are in those sums.
-        skipped: steps skipped because something in them was not finite.
-        skipped_in_a_row: those of them since the last good step.
-        metrics_bytes: the length of metrics.jsonl.
-        last_loss: the mean meta-loss in the last line of metrics.
-    """
-
-    step: int = 0
-    best_step: int | None = None
-    best_score: float | None = None
-    losses: float = 0.0
-    accuracies: float | None = None
-    counted: int = 0
-    skipped: int = 0
-    skipped_in_a_row: int = 0
-    metrics_bytes: int = 0
-    last_loss: float | None = None
+    step: int = 0  # outer steps done.
+    best_step: int | None = None  # the step of the best validation so far.
+    best_score: float | None = None  # its score, of which more is better.
+    losses: float = 0.0  # the sum of the meta-losses since the last line of metrics.
+    accuracies: float | None = None  # the same of the accuracies; None for regression.
+    counted: int = 0  # how many steps are in those sums.
+    skipped: int = 0  # steps skipped because something in them was not finite.
+    skipped_in_a_row: int = 0  # those of them since the last good step.
+    metrics_bytes: int = 0  # the length of metrics.jsonl.
+    last_loss: float | None = None  # the mean meta-loss in the last line of metrics.
 
 
 def parameters_of(optimizer: torch.optim.Optimizer) -> list[Tensor]:

@@ -20,85 +20,55 @@ MOST = 2**31 - 1
 
 @dataclass(frozen=True)
 class RunConfig:
-    """The settings of one training run; the defaults are the paper's protocol.
+    """The settings of one training run; the defaults are the paper's protocol."""
 
-    Attributes:
-        method: a method's key; its options may follow, as in blockiaf:variant=released.
-        data: the data set; folder:PATH takes images of your own.
-        model: the network; by default conv4 for images and the MLP for anything else.
-        width: filters of the network's first layer; by default the model's own.
-        image_size: height and width of the images; by default as the data set has them.
-        augment: changes to the images of training tasks, such as flip,shift.
-        ways: classes of a task.
-        shots: labelled examples a class (for regression: a task).
-        queries: query examples a class (for regression: a task).
-        steps: inner steps, K.
-        lr: inner learning rate, alpha, on losses that are means over examples.
-        iterations: outer steps, R.
-        tasks_per_step: tasks per outer step, over all processes together.
-        optimizer: the outer optimiser; sgd is Nesterov's where momentum is above 0.
-        outer_lr: outer learning rate, beta.
-        geometry_lr: outer learning rate of the geometry's parameters; by default outer_lr.
-        momentum: the momentum of sgd.
-        weight_decay: an L2 penalty on everything that is meta-learned.
-        schedule: how the outer learning rates fall; a cosine ends at 0 with the last iteration.
-        decay_every: iterations between the drops of the schedule called step.
-        decay_factor: what a drop multiplies the learning rates by.
-        clip_norm: the largest norm of the meta-gradient, which is a mean over tasks and examples.
-        clip_value: the largest size of each of its entries.
-        seed: the seed of the initialisation and of every task.
-        first_order: treat inner gradients as constants.
-        norm: which statistics normalise the query.
-        prior: an explicit prior of the lower level, such as isotropic:0.1.
-        vectorize: run the tasks of a step under torch.func.vmap; by default where that is faster.
-        recompute: build the graphs of inner steps again when needed: less memory, more time.
-        validate_every: iterations between validations; 0 for none, so that best is last.
-        val_tasks: validation tasks, the same ones every time.
-        checkpoint_every: iterations between checkpoints.
-        log_every: iterations between lines of metrics.jsonl.
-        on_nonfinite: stop at a meta-loss or meta-gradient that is not finite, or skip and count it.
-        autocast: bf16 runs the model's own operations in bfloat16, where they can.
-        dtype: the type of everything that is learned.
-        imports: the modules that train was told to import, on record.
-    """
-
-    method: str
-    data: str = "glyphs"
+    method: str  # a method's key; its options may follow, as in blockiaf:variant=released.
+    data: str = "glyphs"  # the data set; folder:PATH takes images of your own.
+    # the network; by default conv4 for images and the MLP for anything else.
     model: Literal["conv4", "resnet12", "mlp"] | None = None
-    width: int | None = None
+    width: int | None = None  # filters of the network's first layer; by default the model's own.
+    # height and width of the images; by default as the data set has them.
     image_size: int | None = None
-    augment: str = "none"
-    ways: int = 5
-    shots: int = 1
-    queries: int = 15
-    steps: int = 5
-    lr: float = 0.01
-    iterations: int = 60_000
-    tasks_per_step: int = 4
+    augment: str = "none"  # changes to the images of training tasks, such as flip,shift.
+    ways: int = 5  # classes of a task.
+    shots: int = 1  # labelled examples a class (for regression: a task).
+    queries: int = 15  # query examples a class (for regression: a task).
+    steps: int = 5  # inner steps, K.
+    lr: float = 0.01  # inner learning rate, alpha, on losses that are means over examples.
+    iterations: int = 60_000  # outer steps, R.
+    tasks_per_step: int = 4  # tasks per outer step, over all processes together.
+    # the outer optimiser; sgd is Nesterov's where momentum is above 0.
     optimizer: Literal["adam", "sgd"] = "adam"
-    outer_lr: float = 1e-3
+    outer_lr: float = 1e-3  # outer learning rate, beta.
+    # outer learning rate of the geometry's parameters; by default outer_lr.
     geometry_lr: float | None = None
-    momentum: float = 0.9
-    weight_decay: float = 0.0
+    momentum: float = 0.9  # the momentum of sgd.
+    weight_decay: float = 0.0  # an L2 penalty on everything that is meta-learned.
+    # how the outer learning rates fall; a cosine ends at 0 with the last iteration.
     schedule: Literal["constant", "step", "cosine"] = "constant"
-    decay_every: int = 20_000
-    decay_factor: float = 0.1
+    decay_every: int = 20_000  # iterations between the drops of the schedule called step.
+    decay_factor: float = 0.1  # what a drop multiplies the learning rates by.
+    # the largest norm of the meta-gradient, which is a mean over tasks and examples.
     clip_norm: float | None = None
-    clip_value: float | None = None
-    seed: int = 0
-    first_order: bool = False
-    norm: Norm = "transductive"
-    prior: str | None = None
+    clip_value: float | None = None  # the largest size of each of its entries.
+    seed: int = 0  # the seed of the initialisation and of every task.
+    first_order: bool = False  # treat inner gradients as constants.
+    norm: Norm = "transductive"  # which statistics normalise the query.
+    prior: str | None = None  # an explicit prior of the lower level, such as isotropic:0.1.
+    # run the tasks of a step under torch.func.vmap; by default where that is faster.
     vectorize: bool | None = None
+    # build the graphs of inner steps again when needed: less memory, more time.
     recompute: bool = False
-    validate_every: int = 500
-    val_tasks: int = 100
-    checkpoint_every: int = 500
-    log_every: int = 100
+    validate_every: int = 500  # iterations between validations; 0 for none, so that best is last.
+    val_tasks: int = 100  # validation tasks, the same ones every time.
+    checkpoint_every: int = 500  # iterations between checkpoints.
+    log_every: int = 100  # iterations between lines of metrics.jsonl.
+    # stop at a meta-loss or meta-gradient that is not finite, or skip and count it.
     on_nonfinite: Literal["stop", "skip"] = "stop"
+    # bf16 runs the model's own operations in bfloat16, where they can.
     autocast: Literal["none", "bf16"] = "none"
-    dtype: Literal["float32", "float64"] = "float32"
-    imports: tuple[str, ...] = ()
+    dtype: Literal["float32", "float64"] = "float32"  # the type of everything that is learned.
+    imports: tuple[str, ...] = ()  # the modules that train was told to import, on record.
 
     def check(self) -> None:
         """Refuse values that no run can have; methods and data sets check their own."""

@@ -28,19 +28,12 @@ SECONDS_TO_MEET = 600
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among those of its run; alone, unless torchrun started it.
+    """This process among those of its run; alone, unless torchrun started it."""
 
-    Attributes:
-        device: where it computes.
-        rank: its number.
-        world: how many there are.
-        store: the key-value store that they share.
-    """
-
-    device: torch.device
-    rank: int = 0
-    world: int = 1
-    store: Any = None
+    device: torch.device  # where it computes.
+    rank: int = 0  # its number.
+    world: int = 1  # how many there are.
+    store: Any = None  # the key-value store that they share.
 
     @property
     def first(self) -> bool:

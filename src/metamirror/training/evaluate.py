@@ -35,19 +35,13 @@ FOLDER = "evaluations"
 
 @dataclass(frozen=True)
 class TaskResult:
-    """The query results of one task during adaptation, and the path of its support set.
+    """The query results of one task during adaptation, and the path of its support set."""
 
-    Attributes:
-        losses: query losses after every step that was evaluated, the last of which is K.
-        accuracies: the same in percent; None for regression.
-        support_losses: support losses before each of the K steps, k = 0..K-1.
-        grad_norms: the norm of the gradient in phi, at the same points.
-    """
-
+    # query losses after every step that was evaluated, the last of which is K.
     losses: tuple[float, ...]
-    accuracies: tuple[float, ...] | None
-    support_losses: tuple[float, ...] = ()
-    grad_norms: tuple[float, ...] = ()
+    accuracies: tuple[float, ...] | None  # the same in percent; None for regression.
+    support_losses: tuple[float, ...] = ()  # support losses before each of the K steps, k = 0..K-1.
+    grad_norms: tuple[float, ...] = ()  # the norm of the gradient in phi, at the same points.
 
     @property
     def loss(self) -> float:

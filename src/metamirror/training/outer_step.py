@@ -24,21 +24,13 @@ NotDecomposable: type[RuntimeError] = torch.linalg.LinAlgError  # type: ignore[a
 
 @dataclass(frozen=True)
 class MetaGradient:
-    """The meta-gradient of one outer step, the same on every rank.
+    """The meta-gradient of one outer step, the same on every rank."""
 
-    Attributes:
-        flat: the gradient of the mean loss, all parameters in one vector.
-        loss: the mean over the tasks of the step.
-        accuracy: the same, in percent; NaN for regression.
-        stop: whether some rank was asked to stop.
-        own: the losses of this rank's own tasks, by index.
-    """
-
-    flat: Tensor
-    loss: float
-    accuracy: float
-    stop: bool
-    own: dict[int, float]
+    flat: Tensor  # the gradient of the mean loss, all parameters in one vector.
+    loss: float  # the mean over the tasks of the step.
+    accuracy: float  # the same, in percent; NaN for regression.
+    stop: bool  # whether some rank was asked to stop.
+    own: dict[int, float]  # the losses of this rank's own tasks, by index.
 
     @property
     def finite(self) -> bool:

@@ -111,30 +111,18 @@ def train(
 
 @dataclass
 class Run:
-    """A run in training: its parts, and what happens to them beside the outer step.
+    """A run in training: its parts, and what happens to them beside the outer step."""
 
-    Attributes:
-        config: the run's settings.
-        out: the run folder.
-        ranks: the processes that compute it.
-        stream: the training tasks.
-        guessing: the loss of guessing on them.
-        learner: what is trained.
-        optimizer: what trains it.
-        validation: the validation tasks, if there are any.
-        state: how far the run has come.
-        best: the tensors of the learner with the best validation score.
-    """
-
-    config: RunConfig
-    out: Path
-    ranks: Ranks
-    stream: TaskStream
-    guessing: float
-    learner: Learner
-    optimizer: torch.optim.Optimizer
-    validation: TaskStream | None = None
-    state: TrainingState = field(default_factory=TrainingState)
+    config: RunConfig  # the run's settings.
+    out: Path  # the run folder.
+    ranks: Ranks  # the processes that compute it.
+    stream: TaskStream  # the training tasks.
+    guessing: float  # the loss of guessing on them.
+    learner: Learner  # what is trained.
+    optimizer: torch.optim.Optimizer  # what trains it.
+    validation: TaskStream | None = None  # the validation tasks, if there are any.
+    state: TrainingState = field(default_factory=TrainingState)  # how far the run has come.
+    # the tensors of the learner with the best validation score.
     best: dict[str, Tensor] = field(default_factory=dict)
     metrics: MetricsLog = field(init=False)
 
