@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 
-from metamirror.cli.arguments import Device, Json
+from metamirror.cli.arguments import Json, flags_of
 from metamirror.console import printable, say
 from metamirror.core.files import to_json
 from metamirror.estimators import model_file
@@ -30,14 +31,11 @@ def adapt(
     run: Annotated[str, tyro.conf.Positional],
     support: Path,
     out: Path,
-    steps: int | None = None,
-    lr: float | None = None,
-    early_stopping: bool = False,
-    calibrate: bool = False,
-    invert: bool = False,
-    ink: bool = False,
+    start: Annotated[
+        partial[FewShotClassifier],
+        flags_of(FewShotClassifier, "start", "tol", "random_state"),
+    ],
     seed: int | None = None,
-    device: Device = "auto",
     json: Json = False,
 ) -> None:
     """Adapt a trained start to labelled images and write the adapted model, one file.
@@ -46,29 +44,16 @@ def adapt(
         run: a shipped start, such as glyphs-blockiaf; a run folder; or a folder of metamirror.save.
         support: a folder with one sub-folder of images for each class.
         out: the file of the adapted model.
-        steps: inner steps, if other than in training.
-        lr: inner learning rate, if other than in training.
-        early_stopping: stop once the loss of the images stops falling.
-        calibrate: fit a temperature on held-out images; needs two of each class.
-        invert: exchange dark and light, as for dark ink on white paper with a glyphs start.
-        ink: find what is drawn, on a light or dark ground, and bring it to a letter's size and
-            place, as the playground does.
         seed: the seed of the method's own noise, where it has any.
     """
     _check_target(out)
     images, labels = labelled_images(support)
-    classifier = FewShotClassifier(
-        run,
-        steps=steps,
-        lr=lr,
-        early_stopping=early_stopping,
-        calibrate=calibrate,
-        invert=invert,
-        ink=ink,
-        device=device,
-        random_state=seed,
-    ).fit(images, labels)
-    if not invert and run in shipped_names() and float(classifier.support_.x.median()) > 0.5:
+    classifier = start(run, random_state=seed).fit(images, labels)
+    if (
+        not classifier.invert
+        and run in shipped_names()
+        and float(classifier.support_.x.median()) > 0.5
+    ):
         say(
             f"note: the ground of these images is light, and {run} knows light ink on a dark "
             f"ground: --invert exchanges them, --ink also brings drawings to a letter's size"

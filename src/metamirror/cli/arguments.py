@@ -1,19 +1,16 @@
-"""Arguments that several commands take, each described once."""
+"""Arguments of commands, each described once: here, or by the library function that takes it."""
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, get_origin, get_type_hints
 
 from tyro.conf import Positional, UseAppendAction, arg
 
 RunFolder = Annotated[Path, Positional, arg(help="the run folder.")]
-Split = Annotated[str, arg(help="train, val or test.")]
-Which = Annotated[
-    Literal["best", "last"],
-    arg(help="the learner with the best validation score, or the last one."),
-]
-Device = Annotated[str, arg(help="auto (CUDA, MPS or CPU, in this order), or one of them.")]
 DataDir = Annotated[
     Path | None,
     arg(help="where installed data are; by default $METAMIRROR_HOME or the user's data folder."),
@@ -27,4 +24,44 @@ Imports = Annotated[
         help="a module that registers methods of your own, imported first.",
     ),
 ]
+Name = Annotated[str, Positional, arg(help="the data set.")]
+Runs = Annotated[tuple[Path, ...], Positional, arg(metavar="RUN [RUN ...]")]
 Json = Annotated[bool, arg(help="print one JSON document.")]
+
+SHARED = {"run": RunFolder, "runs": Runs, "name": Name, "data_dir": DataDir}
+"""How arguments of these names are read from the command line, whoever takes them."""
+
+
+def bound(function: Callable[..., Any], *left_out: str, **defaults: Any) -> Callable[..., Any]:
+    """Return a function of the same arguments that binds them, and leaves the call to the command.
+
+    So a complaint about flags is told from one of the call.
+    """
+
+    def bind(*args: Any, **kwargs: Any) -> functools.partial[Any]:
+        return functools.partial(function, *args, **kwargs)
+
+    hints = get_type_hints(function, include_extras=True)
+    hints = {n: h if get_origin(h) is Annotated else SHARED.get(n, h) for n, h in hints.items()}
+    parameters = [
+        parameter.replace(annotation=hints[name], default=defaults.get(name, parameter.default))
+        for name, parameter in inspect.signature(function).parameters.items()
+        if name not in left_out
+    ]
+    bind.__doc__ = function.__doc__
+    bind.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    bind.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return bind
+
+
+def flags_of(function: Callable[..., Any], *left_out: str, **defaults: Any) -> Any:
+    """Return the annotation of a command's argument that is a call of a library function.
+
+    The function's arguments become flags, described by its docstring.
+
+    Args:
+        function: the function, or a class.
+        left_out: arguments that are no flags.
+        defaults: where they differ from the function's own.
+    """
+    return arg(name="", constructor=bound(function, *left_out, **defaults))

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 
-from metamirror.cli.arguments import DataDir, Json, Split
+from metamirror.cli.arguments import DataDir, Json, Name, flags_of
 from metamirror.core.files import to_json
-from metamirror.data import BENCHMARKS, DATA_SETS, ImageTasks, open_images, tasks
+from metamirror.data import BENCHMARKS, DATA_SETS, ImageTasks, TaskStream, open_images, tasks
 from metamirror.data.addressing import SPLITS
 from metamirror.data.installing.install import add as install
 from metamirror.data.installing.install import differences, download
 from metamirror.data.own_folder import FOLDER_SIZE, folder_name, open_folder
 from metamirror.data.registry import check_size
 from metamirror.data.store import DamagedSet, Store, data_home
-
-Name = Annotated[str, tyro.conf.Positional]
 
 
 def list_data(json: Json = False, data_dir: DataDir = None) -> None:
@@ -57,7 +56,7 @@ def list_data(json: Json = False, data_dir: DataDir = None) -> None:
 
 
 def add_data(
-    name: Name,
+    name: Annotated[str, tyro.conf.Positional],
     source: Annotated[Path | None, tyro.conf.arg(name="from")] = None,
     download: bool = False,
     skip_bad: bool = False,
@@ -121,35 +120,19 @@ def check_data(name: Name, json: Json = False, data_dir: DataDir = None) -> None
 
 
 def show_data(
-    name: Name,
+    sample: Annotated[partial[TaskStream], flags_of(tasks, "batch", "augment", queries=3)],
     out: Path = Path("task.png"),
-    split: Split = "train",
-    ways: int = 5,
-    shots: int = 1,
-    queries: int = 3,
-    image_size: int | None = None,
-    seed: int = 0,
     step: int = 0,
-    data_dir: DataDir = None,
 ) -> None:
     """Draw a sample task: support above, query below.
 
     Args:
-        name: the data set.
         out: the image file.
-        ways: classes of the task.
-        shots: support images of each class.
-        queries: query images of each class.
-        image_size: height and width, if other than stored.
-        seed: the seed of the tasks.
         step: which task of that seed.
     """
-    stream = tasks(
-        name, split, ways=ways, shots=shots, queries=queries, seed=seed, batch=1,
-        image_size=image_size, data_dir=data_dir,
-    )  # fmt: skip
+    stream = sample(batch=1)
     if not isinstance(stream, ImageTasks):
-        raise ValueError(f"{name} has no images to show")
+        raise ValueError(f"{sample.keywords['name']} has no images to show")
     from metamirror.report.figures.task import draw_task
 
     draw_task(stream.task(step, 0), stream.names(step, 0), out)

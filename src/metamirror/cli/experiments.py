@@ -7,26 +7,21 @@ import shutil
 import sys
 import time
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
 
-from metamirror.cli.arguments import DataDir, Device, Imports, Json
+from metamirror.cli.arguments import Imports, Json, flags_of
 from metamirror.core.files import to_json
 from metamirror.data.own_folder import absolute_folder
 from metamirror.experiments.comparison.compare import compare as run_comparison
 from metamirror.experiments.comparison.launchers.local import LocalLauncher
 from metamirror.experiments.comparison.search import Search
-from metamirror.experiments.comparison.spec import Recipes, Spec, read_methods, read_numbers
-from metamirror.experiments.cost import (
-    ROUNDS,
-    Workload,
-    measure_cost,
-    parse_methods,
-    parse_shape,
-)
+from metamirror.experiments.comparison.spec import Spec, read_methods, read_numbers
+from metamirror.experiments.cost import Workload, measure_cost, parse_methods, parse_shape
 from metamirror.experiments.quickstart import SECONDS_AT_THE_END
 from metamirror.experiments.quickstart import quickstart as run_quickstart
 from metamirror.report.page import write_report
@@ -52,21 +47,18 @@ class Settings(RunConfig):
 def compare(
     out: Path,
     settings: Annotated[Settings, tyro.conf.arg(name="")],
+    comparison: Annotated[
+        partial[Spec], flags_of(Spec, "base", "methods", "shots", "out", "lr", "search", seeds="3")
+    ],
     config: Path | None = None,
     methods: str = "all",
     shots: str | None = None,
-    seeds: str = "3",
     lr: str | None = None,
     search: str | None = None,
     search_geometry: str | None = None,
     search_iterations: int = 1_000,
     search_tasks: int = 200,
-    recipes: Recipes = "common",
-    controls: bool = True,
-    test_tasks: int = 600,
     jobs: int = 1,
-    device: Device = "auto",
-    data_dir: DataDir = None,
     imports: Imports = (),
     json: Json = False,
 ) -> None:
@@ -76,20 +68,15 @@ def compare(
 
     Args:
         out: where runs, tables and the report go.
-        settings: the settings of every run.
         config: a file to start from, RUN/config.json or one of configs/; flags override it.
         methods: all, or names such as maml,blockiaf:variant=released.
         shots: labelled examples a class, a group of columns each; by default 1,5 or the file's.
-        seeds: how many, with exceptions by row, such as 1,maml=3,blockiaf=3.
         lr: inner learning rate, with exceptions by row, such as 0.05,maml=0.1.
         search: inner learning rates to choose from on validation tasks, such as 0.01,0.03,0.1.
         search_geometry: with --search, the outer learning rates of the geometry parameters to
             choose from as well, such as 0.001,0.0003 (MAML has none).
         search_iterations: outer steps of each run of the search.
         search_tasks: validation tasks that choose.
-        recipes: train all methods alike, or each as its authors did where that is known.
-        controls: add the rows without which nobody can say that a geometry helped.
-        test_tasks: test tasks, the same for all rows.
         jobs: runs at a time; they share the cores.
     """
     import_modules(imports)
@@ -100,25 +87,19 @@ def compare(
         shots = "1,5" if config is None else str(base.shots)
     if search is not None and lr is not None:
         raise ValueError(f"lr is {lr} and search is {search}: give one of them")
-    spec = Spec(
+    spec = comparison(
         base=replace(base, shots=RunConfig.shots),
         methods=read_methods(methods),
         shots=read_numbers("shots", shots, int),
         out=out,
-        seeds=seeds,
         lr=lr or "",
-        recipes=recipes,
-        controls=controls,
-        test_tasks=test_tasks,
         search=_read_search(
             search, search_iterations, search_tasks, search_geometry, base.geometry_lr
         ),
-        device=device,
-        data_dir=data_dir,
     )
     with LocalLauncher(jobs) as launcher:
         table = run_comparison(spec, launcher, write_tables)
-    write_report(out, data_dir=data_dir)
+    write_report(out, data_dir=spec.data_dir)
     if json:
         print(to_json(table))
         return
@@ -193,46 +174,26 @@ def commands_after(table: dict[str, Any], out: Path) -> list[str]:
 
 
 def cost(
+    work: Annotated[partial[Workload], flags_of(Workload, "shape", "queries")],
+    measurement: Annotated[
+        partial[dict[str, Any]], flags_of(measure_cost, "work", "methods", "imports")
+    ],
     shape: str = "omniglot",
-    ways: int = 5,
-    shots: int = 5,
-    width: int = 64,
     methods: str = "all",
-    steps: int = 5,
-    tasks: int = 4,
-    rounds: int = ROUNDS,
-    threads: int | None = None,
-    recompute: bool = False,
     imports: Imports = (),
     json: Json = False,
 ) -> None:
     """Measure what each method costs on this machine, on random images; needs no data.
 
+    There are 15 query images a class.
+
     Args:
         shape: omniglot, mini-imagenet, or channels x height x width of an image as in 3x32x32.
-        ways: classes of a task.
-        shots: support images a class; there are 15 query images a class.
-        width: filters of each layer of the conv4.
         methods: all, or a list with commas; options may follow, as in blockiaf:variant=released.
-        steps: inner steps.
-        tasks: tasks of one iteration.
-        rounds: how often each method takes turns with MAML.
-        threads: threads of torch; by default as many as torch takes here.
-        recompute: build the graphs of inner steps again when needed: less memory, more time.
     """
     import_modules(imports)
-    work = Workload(
-        shape=parse_shape(shape),
-        ways=ways,
-        shots=shots,
-        width=width,
-        steps=steps,
-        tasks=tasks,
-        recompute=recompute,
-    )
-    found = measure_cost(
-        work, parse_methods(methods), rounds=rounds, threads=threads, imports=imports
-    )
+    workload = work(shape=parse_shape(shape))
+    found = measurement(workload, parse_methods(methods), imports=imports)
     found["shape"] = shape
     if json:
         print(to_json(found))

@@ -19,6 +19,7 @@ import torch
 import tyro
 
 from metamirror._version import __version__
+from metamirror.cli.arguments import bound
 from metamirror.console import say
 from metamirror.parallel.allocator import memory_ran_out, tune_allocator
 from metamirror.training.config import RunConfig, load_config
@@ -80,19 +81,17 @@ def parse(arguments: Sequence[str]) -> Callable[[], None]:
         return _listing(words)
     room, _, attribute = COMMANDS[name][0].partition(":")
     module = importlib.import_module(f"metamirror.cli.{room}")
-    bound: Callable[..., Any] = _deferred(getattr(module, attribute))
+    command: Callable[..., Any] = bound(getattr(module, attribute))
     if name in ("train", "compare") and (base := _base_settings(rest, continues=name == "train")):
-        bound = functools.partial(bound, settings=module.Settings(**asdict(base)))
+        command = functools.partial(command, settings=module.Settings(**asdict(base)))
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):
-            command: Callable[[], None] = tyro.cli(
-                bound,
-                prog=f"metamirror {name}",
-                args=rest,
-                config=(tyro.conf.SuppressFixed,),
+            bare = (tyro.conf.SuppressFixed,)
+            call: Callable[[], None] = tyro.cli(
+                command, prog=f"metamirror {name}", args=rest, config=bare
             )
-            return command
+            return call
     except SystemExit as stop:
         if not stop.code:
             raise
@@ -124,16 +123,6 @@ def _base_settings(words: list[str], *, continues: bool) -> RunConfig | None:
     if continues and origin.resume and origin.out and (origin.out / "config.json").is_file():
         return load_config(origin.out / "config.json")
     return None
-
-
-def _deferred(function: Callable[..., None]) -> Callable[..., Callable[[], None]]:
-    """Bind the arguments only, so that a complaint about them is told from one of the command."""
-
-    @functools.wraps(function)
-    def bind(*args: Any, **kwargs: Any) -> Callable[[], None]:
-        return functools.partial(function, *args, **kwargs)
-
-    return bind
 
 
 def _listing(words: list[str]) -> Callable[[], None]:

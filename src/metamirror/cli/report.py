@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 
-from metamirror.cli.arguments import DataDir, Device, Imports, Json, Split, Which
+from metamirror.cli.arguments import DataDir, Imports, Json, flags_of
 from metamirror.core.files import to_json
 from metamirror.experiments.convergence import convergence as measure_convergence
 from metamirror.report.figures.convergence import (
@@ -19,18 +20,10 @@ from metamirror.report.figures.convergence import (
 from metamirror.report.page import write_report
 from metamirror.training.user_modules import import_modules
 
-Runs = Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN [RUN ...]")]
-
 
 def convergence(
-    runs: Runs,
     out: Path,
-    tasks: int = 1000,
-    steps: int | None = None,
-    split: Split = "test",
-    which: Which = "best",
-    device: Device = "auto",
-    data_dir: DataDir = None,
+    measurement: Annotated[partial[dict[str, Any]], flags_of(measure_convergence, "on_curve")],
     imports: Imports = (),
     json: Json = False,
 ) -> None:
@@ -41,10 +34,7 @@ def convergence(
     norms are comparable, and in how many steps MAML's last support loss is reached.
 
     Args:
-        runs: run folders, on the same data with the same ways and shots.
         out: the folder that convergence.svg, .png, .csv and .json go to.
-        tasks: how many tasks.
-        steps: the last k; by default twice the K of training.
     """
     import_modules(imports)
     if out.exists() and not out.is_dir():
@@ -57,16 +47,7 @@ def convergence(
         found.update(now)
 
     try:
-        measure_convergence(
-            runs,
-            tasks=tasks,
-            steps=steps,
-            split=split,
-            which=which,
-            device=device,
-            data_dir=data_dir,
-            on_curve=keep,
-        )
+        measurement(on_curve=keep)
     finally:
         # An interruption leaves the figure of what was finished.
         if found:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
 import tyro
+from tyro.conf import arg
 
-from metamirror.cli.arguments import DataDir, Device, Imports, Json, RunFolder, Split, Which
+from metamirror.cli.arguments import DataDir, Imports, Json, RunFolder, flags_of
 from metamirror.core.files import to_json
-from metamirror.core.settings import Norm
+from metamirror.core.learner import Learner
 from metamirror.data.own_folder import absolute_folder, parse_folder
 from metamirror.methods import METHODS
 from metamirror.models import Conv4
@@ -69,26 +71,17 @@ def methods(imports: Imports = (), json: Json = False) -> None:
 
 
 def train(
-    settings: Annotated[Settings, tyro.conf.arg(name="")],
+    settings: Annotated[Settings, arg(name="")],
+    training: Annotated[partial[Learner], flags_of(run_training, "config", "out", processes=None)],
     config: Path | None = None,
     out: Path | None = None,
-    resume: bool = False,
-    device: Device = "auto",
-    data_dir: DataDir = None,
-    tensorboard: bool = False,
-    processes: int | None = None,
     imports: Imports = (),
 ) -> None:
     """Meta-train one method and leave a run folder; torchrun spreads it over processes.
 
     Args:
-        settings: the run's settings.
         config: a file to start from, RUN/config.json or one of configs/; flags override it.
         out: the run folder; by default runs/DATA-METHOD-SHOTSshot-seedSEED.
-        resume: continue from the last checkpoint; a folder that does not exist starts a new run.
-        tensorboard: write TensorBoard events as well.
-        processes: how many share the tasks of a step on CPUs; by default as many as make it
-            fastest. Results do not depend on it.
     """
     import_modules(imports)
     chosen = RunConfig(**{**asdict(settings), "imports": imports or settings.imports})
@@ -96,15 +89,7 @@ def train(
     if chosen.data.startswith("folder:"):
         # The run must find its images from wherever it is asked for.
         chosen = RunConfig(**{**asdict(chosen), "data": absolute_folder(chosen.data)})
-    run_training(
-        chosen,
-        folder,
-        resume=resume,
-        device=device,
-        data_dir=data_dir,
-        tensorboard=tensorboard,
-        processes=processes,
-    )
+    training(chosen, folder)
     if os.environ.get("RANK", "0") == "0":
         print(f"done: {folder}; next: metamirror evaluate {folder}")
 
@@ -120,38 +105,13 @@ def default_folder(config: RunConfig) -> Path:
 
 
 def evaluate(
-    run: RunFolder,
-    split: Split = "test",
-    tasks: int = 600,
-    steps: int | None = None,
-    norm: Norm | None = None,
-    queries: int | None = None,
-    which: Which = "best",
-    device: Device = "auto",
-    data_dir: DataDir = None,
+    evaluation: Annotated[partial[dict[str, Any]], flags_of(evaluate_run, "every_step")],
     imports: Imports = (),
     json: Json = False,
 ) -> None:
-    """Adapt a trained run to fixed new tasks and report the mean over them.
-
-    Args:
-        tasks: how many tasks.
-        steps: inner steps, if other than in training.
-        norm: which statistics normalise the query, if others than in training.
-        queries: query examples a class, if others than in training.
-    """
+    """Adapt a trained run to fixed new tasks and report the mean over them."""
     import_modules(imports)
-    found = evaluate_run(
-        run,
-        split=split,
-        tasks=tasks,
-        steps=steps,
-        norm=norm,
-        queries=queries,
-        which=which,
-        device=device,
-        data_dir=data_dir,
-    )
+    found = evaluation()
     if os.environ.get("RANK", "0") != "0":
         return
     if json:
@@ -160,7 +120,7 @@ def evaluate(
     measure, digits, unit = ("accuracy", 2, " %") if "accuracy" in found else ("mse", 4, "")
     print(
         f"{found['method']} on {found['data']}, {found['shots']}-shot, {found['steps']} steps, "
-        f"{found['tasks']} {split} tasks, {found['norm']}: "
+        f"{found['tasks']} {found['split']} tasks, {found['norm']}: "
         f"{measure} {found[measure]:.{digits}f} ± {found['ci95']:.{digits}f}{unit}"
     )
 

@@ -45,7 +45,7 @@ def tasks(
         ways: classes of a task (not for regression).
         shots: support examples of each class (for regression: of the task).
         queries: query examples of each class (for regression: of the task).
-        seed: of every draw.
+        seed: the seed of the tasks.
         batch: tasks of a step.
         image_size: height and width of the images, if other than stored.
         augment: changes to the images, such as "flip,shift", or a function of your own.

@@ -32,9 +32,9 @@ class FewShotClassifier(FewShotEstimator):
     Args:
         start: a shipped start's name, a run folder, a folder of `metamirror.save`, or a `Learner`.
         steps: inner steps, if other than the start's.
-        lr: inner step size, if other than the start's.
-        early_stopping: stop at a step that lowers the loss of the examples by less than `tol`
-            times its first value; a step that raises it is taken back.
+        lr: inner learning rate, if other than the start's.
+        early_stopping: stop at a step that lowers the loss of the examples by less than `tol`,
+            0.001, times its first value; a step that raises it is taken back.
         tol: that share.
         invert: exchange dark and light. The shipped starts know light ink on a dark ground.
         ink: look for what is drawn, dark on light or light on dark, and bring it to the size and

@@ -28,9 +28,9 @@ class FewShotRegressor(FewShotEstimator):
     Args:
         start: a shipped start's name, a run folder, a folder of `metamirror.save`, or a `Learner`.
         steps: inner steps, if other than the start's.
-        lr: inner step size, if other than the start's.
-        early_stopping: stop at a step that lowers the loss of the examples by less than `tol`
-            times its first value; a step that raises it is taken back.
+        lr: inner learning rate, if other than the start's.
+        early_stopping: stop at a step that lowers the loss of the examples by less than `tol`,
+            0.001, times its first value; a step that raises it is taken back.
         tol: that share.
         invert: exchange dark and light, where examples are images.
         ink: look for what is drawn on them, as in `FewShotClassifier`.

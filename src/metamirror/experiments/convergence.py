@@ -65,12 +65,13 @@ def convergence(
     """Measure runs on the same new tasks; return what `metamirror convergence --json` prints.
 
     Args:
-        runs: run folders; those that differ in their seed alone become one curve.
+        runs: run folders, on the same data with the same ways and shots; those that differ in their
+            seed alone become one curve.
         tasks: how many tasks; always the first ones of the split.
         steps: N, the last k that is looked at; by default twice the largest trained K.
         split: train, val or test.
         which: the learner with the best validation score, or the last one.
-        device: auto, cpu, cuda or mps.
+        device: auto (CUDA, MPS or CPU, in this order), or one of them.
         data_dir: where the data are, if not in the usual place.
         on_curve: called after each curve with what is known by then, such as to write it.
     """

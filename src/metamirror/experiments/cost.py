@@ -50,10 +50,10 @@ class Workload:
         ways: classes of a task.
         shots: support images a class.
         queries: query images a class.
-        width: filters of each layer.
-        steps: K.
-        tasks: of the iteration.
-        recompute: build inner steps' graphs anew when needed: less memory, more time.
+        width: filters of each layer of the conv4.
+        steps: inner steps.
+        tasks: tasks of one iteration.
+        recompute: build the graphs of inner steps again when needed: less memory, more time.
     """
 
     shape: tuple[int, int, int] = SHAPES["omniglot"]
@@ -175,8 +175,8 @@ def measure_cost(
     Args:
         work: what an iteration consists of.
         methods: with their options, MAML first.
-        rounds: pairs of turns for each method.
-        threads: of torch; by default as many as torch takes here.
+        rounds: how often each method takes turns with MAML.
+        threads: threads of torch; by default as many as torch takes here.
         imports: modules that register methods of the user's own.
     """
     work.check()

@@ -170,13 +170,13 @@ def evaluate_run(
         run: the run folder.
         split: train, val or test.
         tasks: how many tasks; always the first ones of the split.
-        steps: K, if other than in training.
+        steps: inner steps, if other than in training.
         norm: which statistics normalise the query, if others than in training.
         queries: query examples a class, if others than in training.
         which: the learner with the best validation score, or the last one.
         every_step: predict after each of the steps 0..K, or, in less than half the time, after the
             last alone.
-        device: auto, cpu, cuda or mps.
+        device: auto (CUDA, MPS or CPU, in this order), or one of them.
         data_dir: where the data are, if not in the usual place.
     """
     if tasks < 2:

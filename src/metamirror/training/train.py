@@ -46,12 +46,12 @@ def train(
     Args:
         config: what is trained, and how.
         out: the run folder.
-        resume: continue from the last checkpoint in it, if there is one.
-        device: auto, cpu, cuda or mps.
+        resume: continue from the last checkpoint; a folder that does not exist starts a new run.
+        device: auto (CUDA, MPS or CPU, in this order), or one of them.
         data_dir: where the data are, if not in the usual place.
-        tensorboard: write events for TensorBoard as well.
-        processes: how many share each step's tasks, this one included; None for as many as make it
-            fastest. A rank that has fewer tasks takes fewer.
+        tensorboard: write TensorBoard events as well.
+        processes: how many share the tasks of a step on CPUs; None for as many as make it fastest.
+            Results do not depend on it.
     """
     config.check()
     check_method(config)

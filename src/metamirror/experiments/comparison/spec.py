@@ -24,15 +24,15 @@ class Spec:
         base: the settings that all runs share.
         methods: as in `read_methods`.
         shots: one column group each.
-        out: the folder of the comparison.
-        seeds: how many, from 0 on; as in `1,maml=3`.
+        out: where runs, tables and the report go.
+        seeds: how many, with exceptions by row, such as 1,maml=3,blockiaf=3.
         lr: inner step sizes; as in `0.05,maml=0.1`.
-        recipes: whether methods are trained alike or as their authors trained them.
-        controls: whether to add the control rows.
-        test_tasks: on which all rows are evaluated.
+        recipes: train all methods alike, or each as its authors did where that is known.
+        controls: add the rows without which nobody can say that a geometry helped.
+        test_tasks: test tasks, the same for all rows.
         search: how to find the step sizes, if they are not given.
-        device: as in `train`.
-        data_dir: as in `train`.
+        device: auto (CUDA, MPS or CPU, in this order), or one of them.
+        data_dir: where the data are, if not in the usual place.
     """
 
     base: RunConfig
