@@ -27,8 +27,7 @@ from metamirror.data.addressing import task_generator
 from metamirror.experiments.paired_timing import peak_mb
 from metamirror.storage.checkpoint import parameters_of
 from metamirror.training.distributed import joined_ranks
-from metamirror.training.optimizer import descend
-from metamirror.training.outer_step import meta_gradient
+from metamirror.training.outer_step import descend, meta_gradient
 
 SETTINGS = {
     "one rank, one thread": (1, 1),

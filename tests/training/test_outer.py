@@ -13,8 +13,14 @@ import metamirror as mm
 from metamirror.storage.checkpoint import parameters_of
 from metamirror.training.distributed import Ranks
 from metamirror.training.factory import build_learner, build_stream
-from metamirror.training.optimizer import build_optimizer, clip, decay, descend
-from metamirror.training.outer_step import MetaGradient, meta_gradient
+from metamirror.training.outer_step import (
+    MetaGradient,
+    build_optimizer,
+    clip,
+    decay,
+    descend,
+    meta_gradient,
+)
 from tests.runs import small
 
 CPU = torch.device("cpu")

@@ -57,11 +57,7 @@ def bound(function: Callable[..., Any], *left_out: str, **defaults: Any) -> Call
 def flags_of(function: Callable[..., Any], *left_out: str, **defaults: Any) -> Any:
     """Return the annotation of a command's argument that is a call of a library function.
 
-    The function's arguments become flags, described by its docstring.
-
-    Args:
-        function: the function, or a class.
-        left_out: arguments that are no flags.
-        defaults: where they differ from the function's own.
+    The function's arguments, but for those `left_out`, become flags, described by its docstring.
+    `defaults` are those that differ from its own.
     """
     return arg(name="", constructor=bound(function, *left_out, **defaults))

@@ -33,7 +33,13 @@ def tensors_of(learner: Learner) -> dict[str, Tensor]:
     return {name: tensor.detach() for name, tensor in named.items()}
 
 
-def save(learner: Learner, folder: str | Path, *, step: int | None = None) -> None:
+def save(
+    learner: Learner,
+    folder: str | Path,
+    *,
+    step: int | None = None,
+    tensors: dict[str, Tensor] | None = None,
+) -> None:
     """Write a learner made by `make_learner` into a folder, from which `load` restores it.
 
     A prior or model of the user's own class is not written, only its tensors are: pass it to
@@ -43,21 +49,15 @@ def save(learner: Learner, folder: str | Path, *, step: int | None = None) -> No
         learner: what is written.
         folder: where it is written.
         step: how many outer steps it has been trained for, if that is to be known.
+        tensors: earlier values of its tensors, to be written in place of the present ones.
     """
-    write(Path(folder), describe(learner), tensors_of(learner), step)
-
-
-def write(
-    folder: Path, description: dict[str, Any], tensors: dict[str, Tensor], step: int | None
-) -> None:
-    """Write the two files of a learner.
-
-    In a run the description stays the same, so that replacing the tensors, which is atomic and
-    carries the step, is all that happens after the first time.
-    """
+    folder, description = Path(folder), describe(learner)
     folder.mkdir(parents=True, exist_ok=True)
     facts = {} if step is None else {"step": step}
-    write_atomically(folder / TENSORS, tensor_file.pack(tensors, facts))
+    # In a run the description stays the same: replacing the tensors, which is atomic and carries
+    # the step, is all that happens after the first time.
+    own = tensors_of(learner) if tensors is None else tensors
+    write_atomically(folder / TENSORS, tensor_file.pack(own, facts))
     write_json(folder / CONFIG, description)
 
 

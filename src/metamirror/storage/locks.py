@@ -19,11 +19,8 @@ OWNER = "owner.json"
 def locked(folder: Path, name: str) -> Iterator[None]:
     """Lock a folder; a second process is refused, with the number of the first.
 
-    The lock is the system's, not a file's: a process that is killed leaves none behind.
-
-    Args:
-        folder: an existing folder.
-        name: the file that is locked in it.
+    The lock is the system's, on the file of that name in an existing folder: a process that is
+    killed leaves none behind.
     """
     with ExitStack() as stack:
         try:

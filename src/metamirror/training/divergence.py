@@ -24,15 +24,6 @@ class NonFiniteError(ValueError):
     """A run that cannot go on."""
 
 
-class DivergedError(ValueError):
-    """A run that has ended with a meta-loss far above that of guessing."""
-
-
-def hopeless(skipped_in_a_row: int) -> bool:
-    """Return whether so many steps in a row were skipped that a run no longer learns."""
-    return skipped_in_a_row >= SKIPS_IN_A_ROW
-
-
 def loss_of_guessing(stream: TaskStream) -> float:
     """Return the loss of equal probabilities, or in regression that of answering 0."""
     if not stream.task(0, 0).query.y.is_floating_point():

@@ -27,7 +27,7 @@ from metamirror.training.config import load_config
 from metamirror.training.device import place
 from metamirror.training.distributed import ALONE, Ranks, joined_ranks
 from metamirror.training.factory import build_stream, use_precision
-from metamirror.training.run_folder import data_changed, recorded
+from metamirror.training.run_folder import recorded
 from metamirror.training.user_modules import check_method
 
 FOLDER = "evaluations"
@@ -222,13 +222,20 @@ def evaluate_run(
     if first:
         if odd := sum(not math.isfinite(r.loss) for r in results):
             warn(f"the loss of {odd} of {tasks} tasks is not finite after {found['steps']} steps")
-        _write(run, found, results)
+        name = evaluation_name(found)
+        try:
+            (run / FOLDER).mkdir(exist_ok=True)
+            write_tasks(run / FOLDER / f"{name}.jsonl", results)
+            write_json(run / FOLDER / f"{name}.json", found)
+        except OSError as error:
+            # The result is what was asked for: it is printed all the same.
+            warn(f"the results of single tasks are not kept: {error}")
     return found
 
 
 def warn_of_other_data(run: Path, data: str, stream: TaskStream) -> None:
     """Warn where a run is evaluated on other data than it was trained on."""
-    if data_changed(recorded(run), stream.identity):
+    if recorded(run).get("data", stream.identity) != stream.identity:
         warn(
             f"{data} is not what {run} was trained on: images or classes have changed since, and "
             f"some may have been seen in training"
@@ -277,14 +284,3 @@ def read_tasks(file: Path) -> list[TaskResult]:
     if not found or not all(result.losses for result in found):
         raise ValueError(f"{file} holds no results of tasks: it is empty, or a task has none")
     return found
-
-
-def _write(run: Path, found: dict[str, object], results: list[TaskResult]) -> None:
-    name = evaluation_name(found)
-    try:
-        (run / FOLDER).mkdir(exist_ok=True)
-        write_tasks(run / FOLDER / f"{name}.jsonl", results)
-        write_json(run / FOLDER / f"{name}.json", found)
-    except OSError as error:
-        # The result is what was asked for: it is printed all the same.
-        warn(f"the results of single tasks are not kept: {error}")

@@ -60,7 +60,9 @@ def build_learner(
     model = build_model(config, stream).to(getattr(torch, config.dtype))
     vectorize = config.vectorize
     if vectorize is None:
-        vectorize = not config.recompute and _gains_by_vmap(model, device)
+        # Small operations gain by vmap, a CPU's convolutions lose.
+        slower = device.type == "cpu" and any(isinstance(m, nn.Conv2d) for m in model.modules())
+        vectorize = not config.recompute and not slower
     learner = make_learner(
         config.method,
         model,
@@ -74,11 +76,6 @@ def build_learner(
     )
     use_precision(learner, config)
     return learner.to(device)
-
-
-def _gains_by_vmap(model: nn.Module, device: torch.device) -> bool:
-    """Return whether vmap is faster: small operations gain by it, a CPU's convolutions lose."""
-    return device.type != "cpu" or not any(isinstance(m, nn.Conv2d) for m in model.modules())
 
 
 def extra_parameters(method: str, model: nn.Module) -> int:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import signal
 import threading
+from contextlib import ExitStack
 from types import FrameType
-from typing import Any
+from typing import Self
 
 from metamirror.console import say
 
@@ -13,39 +14,26 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class InterruptedRun(KeyboardInterrupt):
-    """A run that was asked to stop, and has saved what it has.
-
-    Attributes:
-        code: the exit code, 128 and the signal's number.
-    """
+    """A run that was asked to stop, and has saved what it has; its code is the exit code."""
 
     def __init__(self, number: int):
         super().__init__()
         self.code = 128 + number
 
 
-class Interrupts:
+class Interrupts(ExitStack):
     """Remembers the first signal; a second one acts as it always does."""
 
-    def __init__(self) -> None:
-        self.received: int | None = None
-        self._before: dict[int, Any] = {}
+    received: int | None = None
 
-    def __enter__(self) -> Interrupts:
+    def __enter__(self) -> Self:
         # Python lets only the main thread listen.
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._hear) for number in SIGNALS}
+            for number in SIGNALS:
+                self.callback(signal.signal, number, signal.signal(number, self._hear))
         return self
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
         self.received = number
-        self._restore()
+        self.close()
         say("stopping when this step is done; press Ctrl-C again to stop immediately")
-
-    def _restore(self) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        self._before = {}
-
-    def __exit__(self, *error: object) -> None:
-        self._restore()

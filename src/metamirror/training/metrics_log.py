@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 import os
@@ -22,18 +21,18 @@ METRICS, TIMING = "metrics.jsonl", "timing.jsonl"
 class MetricsLog:
     """Writes metrics.jsonl, which holds nothing that a second run would not give again.
 
-    Wall-clock figures go to timing.jsonl.
-
-    Args:
-        run: the run folder.
-        keep: bytes of metrics.jsonl that belong to the checkpoint from which the run continues.
-        step: the step of that checkpoint.
-        tensorboard: write TensorBoard events as well.
+    Wall-clock figures go to timing.jsonl. The run continues from a checkpoint of `step`, to which
+    the first `keep` bytes of metrics.jsonl belong.
     """
 
     def __init__(self, run: Path, keep: int, step: int, tensorboard: bool):
         self.run = run
-        self._events: Any = _event_writer(run, step) if tensorboard else None
+        self._events: Any = None
+        if tensorboard:
+            from torch.utils.tensorboard import SummaryWriter
+
+            # What a killed process wrote after its last checkpoint is taken out of the curves.
+            self._events = SummaryWriter(str(run / "tensorboard"), purge_step=step + 1)
         self._metrics = os.open(run / METRICS, os.O_RDWR | os.O_CREAT, 0o666)
         if (size := os.fstat(self._metrics).st_size) < keep:
             warn(f"{run / METRICS} has {size} bytes, and had {keep} when the checkpoint was made")
@@ -99,20 +98,6 @@ def _timing(file: Path) -> list[dict[str, float]]:
         if all(map(math.isfinite, known.values())):
             found.append(known)
     return found
-
-
-def check_tensorboard() -> None:
-    """Refuse early what would fail after the data has been loaded."""
-    if importlib.util.find_spec("tensorboard") is None:
-        raise ValueError("TensorBoard is not installed: pip install 'metamirror[tensorboard]'")
-
-
-def _event_writer(run: Path, step: int) -> Any:
-    check_tensorboard()
-    from torch.utils.tensorboard import SummaryWriter
-
-    # What a killed process wrote after its last checkpoint is taken out of the curves.
-    return SummaryWriter(str(run / "tensorboard"), purge_step=step + 1)
 
 
 def _write(descriptor: int, content: bytes, path: Path) -> None:

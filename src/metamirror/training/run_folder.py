@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -30,15 +30,7 @@ MAY_DIFFER = ("iterations", "checkpoint_every", "on_nonfinite", "imports")
 def locked_run(
     folder: Path, config: RunConfig, resume: bool, *, ranks: int = 1, data: str = ""
 ) -> Iterator[None]:
-    """Lock a run folder for this process, and check that it is the run that is meant.
-
-    Args:
-        folder: the run folder.
-        config: the run's settings.
-        resume: whether a run that is there is to be continued.
-        ranks: how many processes compute it.
-        data: the identity of what it learns from.
-    """
+    """Lock a run folder for this process, and check that it is the run that is meant."""
     resume = resume or restarted(folder)
     _check_use(folder, resume)
     folder.mkdir(parents=True, exist_ok=True)
@@ -97,7 +89,7 @@ def _check_same(folder: Path, config: RunConfig, now: dict[str, object]) -> None
     if not checkpoint.files(folder):
         checkpoint.check_unbegun(folder)
     check_settings(folder, config, stored)
-    if data_changed(before, now["data"]):
+    if before.get("data", now["data"]) != now["data"]:
         raise ValueError(
             f"{config.data} is not what it was when {folder} was started: images or classes have "
             f"changed; start a new run in another folder"
@@ -149,8 +141,3 @@ def restarted(folder: Path) -> bool:
         return bool(read_json(folder / LAUNCH)["launch"] == launch())
     except (ValueError, KeyError, TypeError):
         return False
-
-
-def data_changed(before: Mapping[str, object], data: object) -> bool:
-    """Return whether a run's data are others than those it was started with."""
-    return before.get("data", data) != data

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -20,13 +21,20 @@ from metamirror.storage.checkpoint import TrainingState, parameters_of
 from metamirror.training import divergence
 from metamirror.training.config import RunConfig
 from metamirror.training.distributed import Ranks, joined_ranks
-from metamirror.training.divergence import DivergedError, NonFiniteError
+from metamirror.training.divergence import NonFiniteError
 from metamirror.training.evaluate import evaluate_stream, summary
 from metamirror.training.factory import build_learner, build_stream
 from metamirror.training.interrupts import InterruptedRun, Interrupts
-from metamirror.training.metrics_log import MetricsLog, check_tensorboard
-from metamirror.training.optimizer import build_optimizer, clip, decay, descend
-from metamirror.training.outer_step import MetaGradient, blame, meta_gradient
+from metamirror.training.metrics_log import MetricsLog
+from metamirror.training.outer_step import (
+    MetaGradient,
+    blame,
+    build_optimizer,
+    clip,
+    decay,
+    descend,
+    meta_gradient,
+)
 from metamirror.training.run_folder import locked_run
 from metamirror.training.user_modules import check_method
 
@@ -60,8 +68,8 @@ def train(
             f"processes is {processes}; they share the {config.tasks_per_step} tasks of a step: "
             f"from 1 to as many"
         )
-    if tensorboard:
-        check_tensorboard()
+    if tensorboard and importlib.util.find_spec("tensorboard") is None:
+        raise ValueError("TensorBoard is not installed: pip install 'metamirror[tensorboard]'")
     with ExitStack() as stack:
         ranks = stack.enter_context(joined_ranks(device))
         stream = build_stream(config, "train", data_dir=data_dir)
@@ -180,7 +188,8 @@ class Run:
         if first and state.skipped < divergence.SKIPS_WRITTEN:
             divergence.write_tasks(self.out, config, self.stream, step, tasks)
         state.skipped_in_a_row += 1
-        if config.on_nonfinite == "stop" or divergence.hopeless(state.skipped_in_a_row):
+        hopeless = state.skipped_in_a_row >= divergence.SKIPS_IN_A_ROW
+        if config.on_nonfinite == "stop" or hopeless:
             state.skipped_in_a_row = 0
             self.save()  # the learner as it was, beside the task that it fails on
             self.ranks.part()
@@ -247,11 +256,10 @@ class Run:
 
     def publish(self) -> None:
         """Write the best and the last learner where `metamirror.load` finds them."""
-        description = learner_file.describe(self.learner)
-        last = learner_file.tensors_of(self.learner)
-        learner_file.write(self.out / "last", description, last, self.state.step)
+        learner_file.save(self.learner, self.out / "last", step=self.state.step)
         if self.best:
-            learner_file.write(self.out / "best", description, self.best, self.state.best_step)
+            step = self.state.best_step
+            learner_file.save(self.learner, self.out / "best", step=step, tensors=self.best)
 
     def note(self, gradient: MetaGradient) -> str:
         """Return what a progress bar says beside the count."""
@@ -266,4 +274,4 @@ class Run:
         """Refuse to call a run done that has diverged, unless it was told to skip."""
         exploded = divergence.explosion(self.config, self.state, self.guessing)
         if exploded and self.config.on_nonfinite == "stop":
-            raise DivergedError(f"{exploded}; {self.out} is kept")
+            raise ValueError(f"{exploded}; {self.out} is kept")
