@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import importlib.util
 import io
 import json
 import os
@@ -21,7 +22,6 @@ import torch
 import metamirror as mm
 from metamirror.cli.main import main
 from metamirror.storage import checkpoint, learner_file, tensor_file
-from metamirror.training import metrics_log
 from metamirror.training.config import load_config
 from metamirror.training.train import train
 from tests.refusals import assert_command_refused
@@ -420,7 +420,7 @@ def test_a_read_only_run_can_be_evaluated(run: Path, capsys, monkeypatch):
 def test_tensorboard_that_is_not_installed_is_named(
     tmp_path: Path, whole: Path, capsys, monkeypatch
 ):
-    monkeypatch.setattr(metrics_log.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     config = str(whole / "config.json")
     out = tmp_path / "run"
     code = main(["train", "--config", config, "--out", str(out), "--tensorboard"])

@@ -15,10 +15,13 @@ from metamirror.core.files import to_json
 from metamirror.data import BENCHMARKS, DATA_SETS, ImageTasks, TaskStream, open_images, tasks
 from metamirror.data.addressing import SPLITS
 from metamirror.data.installing.install import add as install
-from metamirror.data.installing.install import differences, download
+from metamirror.data.installing.install import differences
+from metamirror.data.installing.install import download as fetch
 from metamirror.data.own_folder import FOLDER_SIZE, folder_name, open_folder
 from metamirror.data.registry import check_size
 from metamirror.data.store import DamagedSet, Store, data_home
+
+KNOWN = ", ".join(BENCHMARKS)
 
 
 def list_data(json: Json = False, data_dir: DataDir = None) -> None:
@@ -30,7 +33,11 @@ def list_data(json: Json = False, data_dir: DataDir = None) -> None:
         row |= {"licence": data_set.licence, "installed": "-" if data_set.usage else "built in"}
         if benchmark := BENCHMARKS.get(name):
             row |= {"source": benchmark.source, "md5": dict(benchmark.md5) or "unknown"}
-            row |= _installed(store, name)
+            row["installed"] = "yes" if store.holds(name) else "no"
+            try:
+                row |= _facts(store.facts(name)) if store.holds(name) else {}
+            except DamagedSet:
+                row["installed"] = "damaged"
         rows.append(row)
     if json:
         print(to_json({"data_dir": str(store.root), "data": rows}))
@@ -80,13 +87,28 @@ def add_data(
         open_folder(name, store, image_size, skip_bad=skip_bad)
         print(_summary(name, store.facts(f"{folder_name(name)}@{image_size or FOLDER_SIZE}")))
         return
-    remarks = _install(name, source, store, fetch=download, skip_bad=skip_bad)
+    if name not in BENCHMARKS:
+        built_in = ": it is built in" if name in ("glyphs", "sinusoid") else ""
+        raise ValueError(f"{name!r} cannot be added{built_in}; choose from {KNOWN}")
+    benchmark = BENCHMARKS[name]
+    if download and source is not None:
+        raise ValueError("give either --from or --download, not both")
+    if download:
+        remarks = fetch(benchmark, store, skip_bad=skip_bad)
+    elif source is not None:
+        remarks = install(benchmark, source, store, skip_bad=skip_bad)
+    else:
+        how = "--download, or " if benchmark.downloads else ""
+        raise ValueError(
+            f"where is {name}? Give {how}--from PATH ({benchmark.forms}). Available from: "
+            f"{benchmark.source}"
+        )
     if image_size is not None:
         open_images(name, image_size=image_size, data_dir=data_dir)
     for remark in remarks:
         print(f"note: {remark}", file=sys.stderr)
     print(_summary(name, store.facts(name)) + f"; in {store.root}")
-    print(f"licence: {BENCHMARKS[name].licence}")
+    print(f"licence: {benchmark.licence}")
     print(f"next: metamirror data show {name}, or metamirror train --method maml --data {name}")
 
 
@@ -100,7 +122,7 @@ def check_data(name: Name, json: Json = False, data_dir: DataDir = None) -> None
     if name == "glyphs":
         open_images(name, data_dir=data_dir)
     elif not name.startswith("folder:") and name not in BENCHMARKS:
-        raise ValueError(f"there is nothing to check for {name!r}; choose from {_known()}")
+        raise ValueError(f"there is nothing to check for {name!r}; choose from {KNOWN}")
     key = folder_name(name) if name.startswith("folder:") else name
     # Other sizes that were made from it are checked as well.
     found = [n for n in store.names() if n == key or n.startswith(f"{key}@")]
@@ -137,39 +159,6 @@ def show_data(
 
     draw_task(stream.task(step, 0), stream.names(step, 0), out)
     print(f"image: {out}")
-
-
-def _install(
-    name: str, source: Path | None, store: Store, *, fetch: bool, skip_bad: bool
-) -> list[str]:
-    if name not in BENCHMARKS:
-        built_in = ": it is built in" if name in ("glyphs", "sinusoid") else ""
-        raise ValueError(f"{name!r} cannot be added{built_in}; choose from {_known()}")
-    benchmark = BENCHMARKS[name]
-    if fetch and source is not None:
-        raise ValueError("give either --from or --download, not both")
-    if fetch:
-        return download(benchmark, store, skip_bad=skip_bad)
-    if source is None:
-        how = "--download, or " if benchmark.downloads else ""
-        raise ValueError(
-            f"where is {name}? Give {how}--from PATH ({benchmark.forms}). Available from: "
-            f"{benchmark.source}"
-        )
-    return install(benchmark, source, store, skip_bad=skip_bad)
-
-
-def _known() -> str:
-    return ", ".join(BENCHMARKS)
-
-
-def _installed(store: Store, name: str) -> dict[str, Any]:
-    if not store.holds(name):
-        return {"installed": "no"}
-    try:
-        return {"installed": "yes", **_facts(store.facts(name))}
-    except DamagedSet:
-        return {"installed": "damaged"}
 
 
 def _facts(facts: dict[str, Any]) -> dict[str, Any]:

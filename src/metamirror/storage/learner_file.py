@@ -163,7 +163,10 @@ def restore(
             words = str(error) or type(error).__name__
             raise ValueError(f"{described_in} describes no learner: {words}") from error
         check_fit(sketch, tensors, origin)
-        check_one_type(tensors, origin)
+        # Our own models compute in one type.
+        types = {str(tensor.dtype) for tensor in tensors.values() if tensor.is_floating_point()}
+        if len(types) > 1:
+            raise ValueError(f"{origin} is damaged: it holds both {' and '.join(sorted(types))}")
         learner = build(models.build(**config["model"]))
     learner.configure(lr=config["lr"])
     fill(learner, tensors, origin)
@@ -178,13 +181,12 @@ def checked(description: Any, origin: object) -> dict[str, Any]:
         # It had a flag in place of the adjoint's name.
         adjoint = "first" if description.get("first_order") is True else "unrolled"
         description = {**description, "adjoint": adjoint}
-    found: dict[str, Any] = description
     if missing := FIELDS - set(description):
         raise ValueError(f"{origin} is damaged: it lacks {sorted(missing)}")
     kinds = {"method": str, "options": dict, "model": dict | None, "frozen": list}
     if odd := [name for name, kind in kinds.items() if not isinstance(description[name], kind)]:
         raise ValueError(f"{origin} is damaged: {odd[0]} is {description[odd[0]]!r}")
-    return found
+    return dict(description)
 
 
 def _find(path: Path, which: str) -> Path:
@@ -212,13 +214,6 @@ def check_fit(learner: Learner, stored: dict[str, Tensor], origin: object) -> No
             )
         if tensor.is_floating_point() != (stored[name].dtype in FLOATS):
             raise ValueError(f"{name} is {stored[name].dtype} in {origin}, not {tensor.dtype}")
-
-
-def check_one_type(stored: dict[str, Tensor], origin: object) -> None:
-    """Refuse floats of two types: our own models compute in one."""
-    types = {str(tensor.dtype) for tensor in stored.values() if tensor.is_floating_point()}
-    if len(types) > 1:
-        raise ValueError(f"{origin} is damaged: it holds both {' and '.join(sorted(types))}")
 
 
 def fill(learner: Learner, stored: dict[str, Tensor], origin: object) -> None:

@@ -26,17 +26,14 @@ def locked(folder: Path, name: str) -> Iterator[None]:
         try:
             stack.enter_context(FileLock(folder / name, timeout=0))
         except Timeout as error:
+            try:
+                owner = read_json(folder / OWNER)
+                whom = f"process {owner['pid']} on {owner['host']}"
+            except (ValueError, KeyError, TypeError):
+                whom = "another process"
             raise ValueError(
-                f"{folder} is in use by {_owner(folder)}: wait until it ends, or stop it"
+                f"{folder} is in use by {whom}: wait until it ends, or stop it"
             ) from error
         stack.callback((folder / OWNER).unlink, missing_ok=True)
         write_json(folder / OWNER, {"pid": os.getpid(), "host": socket.gethostname()})
         yield
-
-
-def _owner(folder: Path) -> str:
-    try:
-        owner = read_json(folder / OWNER)
-        return f"process {owner['pid']} on {owner['host']}"
-    except (ValueError, KeyError, TypeError):
-        return "another process"

@@ -15,10 +15,8 @@ def choose_device(name: str, local_rank: int = 0) -> torch.device:
     device(type='cpu')
     """
     if name == "auto":
-        if torch.cuda.is_available():
-            name = "cuda"
-        else:
-            name = "mps" if torch.backends.mps.is_available() else "cpu"
+        other = "mps" if torch.backends.mps.is_available() else "cpu"
+        name = "cuda" if torch.cuda.is_available() else other
     try:
         device = torch.device(name)
     except RuntimeError as error:

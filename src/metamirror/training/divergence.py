@@ -72,11 +72,8 @@ def write_tasks(
 
 def describe(config: RunConfig, step: int, found: dict[int, str]) -> str:
     """Return what happened, where, and what to do."""
-    if found:
-        kind = next(iter(found.values()))
-        where = ", ".join(str(index) for index in found)
-    else:
-        kind, where = "meta-gradient", "none alone, only their sum"
+    kind = next(iter(found.values()), "meta-gradient")
+    where = ", ".join(map(str, found)) or "none alone, only their sum"
     unclipped = kind == "meta-gradient" and not (config.clip_norm or config.clip_value)
     clip = ", or set clip_norm" if unclipped else ""
     return (
