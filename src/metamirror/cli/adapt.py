@@ -49,11 +49,8 @@ def adapt(
     _check_target(out)
     images, labels = labelled_images(support)
     classifier = start(run, random_state=seed).fit(images, labels)
-    if (
-        not classifier.invert
-        and run in shipped_names()
-        and float(classifier.support_.x.median()) > 0.5
-    ):
+    light = float(classifier.support_.x.median()) > 0.5
+    if light and run in shipped_names() and not classifier.invert:
         say(
             f"note: the ground of these images is light, and {run} knows light ink on a dark "
             f"ground: --invert exchanges them, --ink also brings drawings to a letter's size"

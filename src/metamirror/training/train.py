@@ -82,14 +82,9 @@ def train(
         interrupts = stack.enter_context(Interrupts())
         run.open(stack, resume, tensorboard)
         pool = run.start_pool(stack, processes)
-        progress = stack.enter_context(
-            Progress(
-                f"train {config.method}",
-                config.iterations,
-                done=run.state.step,
-                quiet=not ranks.first,
-            )
-        )
+        title, done = f"train {config.method}", run.state.step
+        progress = Progress(title, config.iterations, done=done, quiet=not ranks.first)
+        stack.enter_context(progress)
         for step in range(run.state.step, config.iterations):
             stop = interrupts.received is not None
             gradient = meta_gradient(
