@@ -84,11 +84,7 @@ class FewShotEstimator:
 
     @classmethod
     def load(
-        cls,
-        path: str | os.PathLike[str],
-        *,
-        model: nn.Module | None = None,
-        device: str = "auto",
+        cls, path: str | os.PathLike[str], *, model: nn.Module | None = None, device: str = "auto"
     ) -> Self:
         """Return an adapted model from a file that `save` wrote; it predicts the same bits.
 

@@ -39,27 +39,23 @@ def as_labels(y: Any, count: int | None = None) -> list[Hashable]:
         raise ValueError(f"y is {y!r}; give a list with one label for each example")
     if count not in (None, len(y)):
         raise ValueError(f"X has {count} examples and y has {len(y)} labels; give one for each")
-    return [_checked(label, f"y[{i}]") for i, label in enumerate(y)]
-
-
-def _checked(label: Any, name: str) -> Hashable:
-    # Tensors hash by identity: no two of them would be one class.
-    if isinstance(label, np.generic | np.ndarray | Tensor) and label.ndim == 0:
-        label = label.item()
-    if isinstance(label, Tensor):
-        raise ValueError(
-            f"{name} is a tensor of shape {tuple(label.shape)}: give one label for each example"
-        )
-    try:
-        hash(label)
-    except TypeError as error:
-        raise ValueError(
-            f"{name} is {label!r}, which has no hash: labels are words, numbers or tuples"
-        ) from error
-    if isinstance(label, float) and not math.isfinite(label):
-        raise ValueError(f"{name} is NaN or inf, which names no class: remove that example")
-    found: Hashable = label
-    return found
+    scalars = (np.generic, np.ndarray, Tensor)
+    labels = [v.item() if isinstance(v, scalars) and v.ndim == 0 else v for v in y]
+    for i, label in enumerate(labels):
+        # Tensors hash by identity: no two of them would be one class.
+        if isinstance(label, Tensor):
+            raise ValueError(
+                f"y[{i}] is a tensor of shape {tuple(label.shape)}: give one label for each example"
+            )
+        try:
+            hash(label)
+        except TypeError as error:
+            raise ValueError(
+                f"y[{i}] is {label!r}, which has no hash: labels are words, numbers or tuples"
+            ) from error
+        if isinstance(label, float) and not math.isfinite(label):
+            raise ValueError(f"y[{i}] is NaN or inf, which names no class: remove that example")
+    return labels
 
 
 def classes_of(labels: Sequence[Hashable], ways: int) -> NDArray[Any]:

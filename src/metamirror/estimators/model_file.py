@@ -27,12 +27,7 @@ from metamirror.estimators.fitting import (
     statistics_from_names,
 )
 from metamirror.estimators.inputs.images import reader_for
-from metamirror.estimators.labels import (
-    FirstOutputs,
-    classes_from_json,
-    classes_to_json,
-    own_loss,
-)
+from metamirror.estimators.labels import FirstOutputs, classes_from_json, classes_to_json, own_loss
 from metamirror.storage import learner_file, tensor_file
 from metamirror.storage.tensor_file import DamagedFileError
 from metamirror.training.device import choose_device

@@ -21,7 +21,7 @@ from metamirror.core.files import to_json
 from metamirror.playground import limits
 from metamirror.playground.choices import FIRST, PLAIN, Choice
 from metamirror.playground.guard import Guard, refusal
-from metamirror.playground.images import Pixels, described
+from metamirror.playground.images import described
 from metamirror.playground.models import Model, ModelStore, adapt
 from metamirror.playground.requests import read_adapt, read_predict
 from metamirror.playground.samples import SETS, sample
@@ -110,15 +110,10 @@ class Playground:
     async def predict(self, request: Request) -> Response:
         """Say what an image shows."""
         model = self.store.get(request.path_params["model"])
-        probabilities, seen = await self._compute(request, self._predict, model, request.state.body)
+        probabilities, seen = await self._compute(
+            request, lambda: model.predict(read_predict(request.state.body))
+        )
         return _answer({"probabilities": probabilities, "seen": described(seen)})
-
-    def _predict(self, model: Model, body: bytes) -> tuple[list[float], Pixels]:
-        image = read_predict(body)
-        try:
-            return model.predict(image)
-        except ValueError as error:
-            raise ValueError(f"the image {error}") from error
 
     async def _compute(
         self, request: Request, function: Callable[..., Any], *arguments: Any

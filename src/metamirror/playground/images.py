@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metamirror.data.readers.images import fit
 from metamirror.estimators.inputs.images import Images
-from metamirror.estimators.inputs.ink import LETTER, SMALLEST, drawn_on
+from metamirror.estimators.inputs.ink import LETTER, SMALLEST
 
 PEN = 2.6 / 28
 """The thickness of a stroke: between the regular and the bold faces of `glyphs`."""
@@ -39,7 +38,7 @@ def described(pixels: Pixels) -> dict[str, Any]:
     return {"width": width, "height": height, "channels": channels, "pixels": content}
 
 
-def prepare(image: Pixels | Strokes, reader: Images) -> Pixels:
+def prepare(image: Pixels | Strokes, reader: Images, name: str = "the image") -> Pixels:
     """Return the image as the start of this reader takes it: (size, size, channels).
 
     A start for ink gets it light on a dark ground, in the middle and of a letter's size; any other
@@ -51,9 +50,7 @@ def prepare(image: Pixels | Strokes, reader: Images) -> Pixels:
     if isinstance(image, list):
         drawn = _draw(image, reader.size)
         return drawn if reader.ink else np.repeat(255 - drawn, reader.channels, axis=2)
-    if reader.ink:
-        return drawn_on(image, reader.size)
-    return fit(image, reader.size, reader.channels)
+    return reader.fit(image, name)
 
 
 def _draw(lines: Strokes, size: int) -> Pixels:

@@ -69,10 +69,7 @@ def adapt(choice: Choice, request: Adapt) -> Model:
     images, labels = [], []
     for name, examples in request.classes.items():
         for i, image in enumerate(examples, 1):
-            try:
-                images.append(prepare(image, choice.reader))
-            except ValueError as error:
-                raise ValueError(f"example {i} of class {name!r} {error}") from error
+            images.append(prepare(image, choice.reader, f"example {i} of class {name!r}"))
             labels.append(name)
     classifier = FewShotClassifier(choice.start, steps=request.steps, lr=request.lr, device="cpu")
     return Model(choice, list(request.classes), classifier.fit(np.stack(images), labels))

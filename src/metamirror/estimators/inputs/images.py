@@ -79,19 +79,17 @@ class Images:
                 # A byte has as many shades as an image file.
                 array = np.rint(array * 255).clip(0, 255).astype(np.uint8)
             each = f"{name}[{{}}]" if len(array) > 1 else name
-            array = np.stack([self._fit(row, each.format(i)) for i, row in enumerate(array)])
+            array = np.stack([self.fit(row, each.format(i)) for i, row in enumerate(array)])
         pixels = np.moveaxis(array, 3, 1)
         if array.dtype == np.uint8:
             return pixels.astype(np.float32) / np.float32(255)
         return np.ascontiguousarray(pixels, dtype=np.float32)
 
-    def _fit(self, pixels: NDArray[np.uint8], name: str) -> NDArray[np.uint8]:
-        if not self.ink:
-            return fit(pixels, self.size, self.channels)
-        try:
-            return drawn_on(pixels, self.size)
-        except ValueError as error:
-            raise ValueError(f"{name} {error}") from error
+    def fit(self, pixels: NDArray[np.uint8], name: str) -> NDArray[np.uint8]:
+        """Return an image (height, width, channels) in the network's size, or its ink alone."""
+        if self.ink:
+            return drawn_on(pixels, self.size, name)
+        return fit(pixels, self.size, self.channels)
 
     def _array(self, x: Any, name: str) -> NDArray[Any]:
         """Return bytes, or floats in [0, 1], as (examples, height, width, channels)."""

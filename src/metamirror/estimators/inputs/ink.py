@@ -23,7 +23,7 @@ LONGEST = 128
 """Pixels of the longer side that are looked at: a letter has fewer, and noise goes away."""
 
 
-def drawn_on(pixels: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
+def drawn_on(pixels: NDArray[np.uint8], size: int, name: str = "the image") -> NDArray[np.uint8]:
     """Return the ink of an image (height, width, channels), light on dark: (size, size, 1).
 
     It is brought to the middle and to a letter's size; dark ink and light ink look alike.
@@ -43,7 +43,7 @@ def drawn_on(pixels: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
     border = np.concatenate([grey[0], grey[-1], grey[1:-1, 0], grey[1:-1, -1]])
     ink = np.abs(grey.astype(np.float32) - np.median(border))
     if ink.max() < FAINTEST:
-        raise ValueError("is blank: nothing in it differs from its border")
+        raise ValueError(f"{name} is blank: nothing in it differs from its border")
     ink = np.clip((ink / ink.max() - FLOOR) / (1 - FLOOR), 0, 1)
     rows, columns = (np.flatnonzero(ink.max(axis) > FLOOR) for axis in (1, 0))
     inked = ink[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
