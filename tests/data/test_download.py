@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from metamirror.console import Progress
 from metamirror.data.readers import download
 from metamirror.data.readers.download import fetch
 
@@ -111,12 +112,9 @@ def only(target: Path) -> bool:
 
 
 def test_a_file_arrives_whole_and_alone(server: Server, target: Path):
-    seen: list[tuple[int, int | None]] = []
-    assert get(server, target, progress=lambda *a: seen.append(a)) == []
+    assert get(server, target) == []
     assert target.read_bytes() == CONTENT
     assert only(target)
-    assert seen == sorted(seen)
-    assert seen[-1] == (len(CONTENT), len(CONTENT))
 
 
 def test_a_checksum_may_be_written_in_capitals(server: Server, target: Path):
@@ -176,10 +174,14 @@ def test_a_part_of_unknown_origin_does_no_harm(server: Server, target: Path, con
     assert only(target)
 
 
-def test_an_interrupted_download_of_unknown_length_is_completed(server: Server, target: Path):
+def test_an_interrupted_download_of_unknown_length_is_completed(
+    server: Server, target: Path, monkeypatch
+):
     server.length = False
-    with pytest.raises(KeyboardInterrupt):
-        get(server, target, progress=lambda done, _: interrupt(done > 300_000))
+    with monkeypatch.context() as patch:
+        patch.setattr(Progress, "update", lambda *_: interrupt(part(target).stat().st_size > 3e5))
+        with pytest.raises(KeyboardInterrupt):
+            get(server, target)
     get(server, target)
     assert target.read_bytes() == CONTENT
     assert "Range" in server.requests[-1]
@@ -289,10 +291,19 @@ def test_a_shorter_length_than_the_file_is_caught_by_the_checksum(server: Server
 
 def test_an_unknown_length_is_no_hindrance(server: Server, target: Path):
     server.length = False
-    seen: list[tuple[int, int | None]] = []
-    get(server, target, progress=lambda *a: seen.append(a))
+    get(server, target)
     assert target.read_bytes() == CONTENT
-    assert seen[-1] == (len(CONTENT), None)
+
+
+@pytest.mark.parametrize("length", [True, False])
+def test_progress_is_told_in_megabytes(server: Server, target: Path, length: bool, monkeypatch):
+    seen: list[tuple[int, int]] = []
+    monkeypatch.setattr(Progress, "update", lambda self, done, _: seen.append((done, self.total)))
+    server.content, server.length = bytes(3 << 20), length
+    get(server, target, md5=hashlib.md5(server.content).hexdigest())
+    assert seen == sorted(seen)
+    assert seen[-1] == (3, 3)
+    assert seen[0][1] == (3 if length else 1)
 
 
 def test_redirects_are_followed_with_the_range(server: Server, target: Path):

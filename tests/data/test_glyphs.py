@@ -15,7 +15,7 @@ import pytest
 from PIL import Image, ImageDraw, ImageFont
 
 from metamirror.data.addressing import SPLITS
-from metamirror.data.glyphs import Letter, letters, render, render_letter, versions
+from metamirror.data.glyphs import Letter, letters, render_letter, versions
 from metamirror.data.glyphs import alphabet as letters_module
 from metamirror.data.glyphs.alphabet import candidates
 from metamirror.data.glyphs.faces import FACES, bitmap, shows
@@ -33,9 +33,9 @@ RECORDED = "728406b92859a246f2a86e78f6e86d5e40684e3aeb89adf9859125db5ec52d54"
 
 @pytest.fixture(scope="module")
 def rendered() -> tuple[np.ndarray, list[Letter]]:
-    pixels, classes = render(seed=3)
+    pixels = np.stack([render_letter(letter, seed=3) for letter in letters()])
     pixels.flags.writeable = False
-    return pixels.reshape(len(classes), 24, 28, 28), classes
+    return pixels, letters()
 
 
 def by_character(characters: str) -> list[Letter]:
@@ -144,13 +144,10 @@ def test_a_glyph_that_is_the_missing_box_does_not_count(monkeypatch):
     assert not shows("DejaVuSans", "\u2003")
 
 
-def test_pixels_have_the_promised_form():
-    seen: list[tuple[int, int]] = []
-    pixels, classes = render(samples=1, progress=lambda done, total: seen.append((done, total)))
-    assert pixels.shape == (len(classes), 28, 28, 1)
+def test_pixels_have_the_promised_form(rendered):
+    pixels, classes = rendered
+    assert pixels.shape == (len(classes), 24, 28, 28)
     assert pixels.dtype == np.uint8
-    assert classes == letters()
-    assert seen == [(i + 1, len(classes)) for i in range(len(classes))]
 
 
 def test_every_sample_has_ink_and_room(rendered):
@@ -200,15 +197,6 @@ def test_another_seed_gives_other_pixels(rendered):
         assert (again != pixels[i]).any((1, 2)).all()
 
 
-def test_the_pixels_of_a_class_do_not_depend_on_the_others(rendered, monkeypatch):
-    pixels, classes = rendered
-    few = classes[700:703]
-    monkeypatch.setattr("metamirror.data.glyphs.drawing.letters", lambda: few[::-1])
-    alone, chosen = render(seed=3)
-    assert chosen == few[::-1]
-    assert np.array_equal(alone.reshape(3, 24, 28, 28), pixels[700:703][::-1])
-
-
 def test_each_letter_has_deformations_of_its_own():
     """Latin and Greek A have the same ink; their addresses tell them apart."""
     latin, greek = (Letter(a, "", "train", ("DejaVuSans",)) for a in ("A", "\u0391"))
@@ -253,7 +241,7 @@ def test_the_pixels_are_those_recorded():
 )
 def test_what_cannot_be_rendered_is_named(arguments: dict[str, int], words: str):
     with pytest.raises(ValueError, match=words):
-        render(**arguments)
+        render_letter(letters()[0], **arguments)
 
 
 def test_a_font_that_is_absent_is_named(monkeypatch, tmp_path):

@@ -54,7 +54,7 @@ def open_folder(
     spec: str, store: Store, image_size: int | None = None, *, skip_bad: bool = False
 ) -> ImageSet:
     """Open the user's images, converted at the first use and whenever the folder has changed."""
-    from metamirror.data.installing.install import Conversion, write
+    from metamirror.data.installing.install import write
 
     path, split_seed = parse_folder(spec)
     size = FOLDER_SIZE if image_size is None else image_size
@@ -71,9 +71,9 @@ def open_folder(
                     f"{len(unused)} files of {path} are not used, such as {unused[0]}: "
                     f"images are {', '.join(SUFFIXES)}, in a folder for each class"
                 )
-            conversion = Conversion(size, 1 if all_grey(source, used) else 3, skip_bad=skip_bad)
+            channels = 1 if all_grey(source, used) else 3
             about: dict[str, object] = {"fingerprint": state, "path": str(path.resolve())}
-            write(store, name, found, conversion, about, title=spec)
+            write(store, name, found, size, channels, about, skip_bad=skip_bad, title=spec)
 
         store.keep(name, "fingerprint", state, install)
     return replace(store.open(name), name=spec)
@@ -99,11 +99,11 @@ def check_links(source: Source) -> None:
 
 def all_grey(source: Source, names: set[str]) -> bool:
     """Return whether no image has colours. What cannot be read is reported on conversion."""
-    from metamirror.data.readers.images import BadImage, is_grey
+    from metamirror.data.readers.images import BadImage, decode
 
     for name, content in source.read_many(names, tolerant=True):
         with contextlib.suppress(BadImage):
-            if not is_grey(content, name):
+            if decode(content, name).shape[-1] > 1:
                 return False
     return True
 

@@ -10,13 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from metamirror.console import Progress
 from metamirror.core.option_spec import NoOptions, parse_spec, read_options
 from metamirror.data.benchmarks import BENCHMARKS
 from metamirror.data.image_set import ImageClass, ImageSet
 from metamirror.data.own_folder import open_folder
 from metamirror.data.sinusoid import Sinusoid
-from metamirror.data.store import Rows, Store, data_home
+from metamirror.data.store import Store, data_home
 from metamirror.data.task_stream import TaskStream
 
 MIN_SIZE, MAX_SIZE = 8, 1024
@@ -94,20 +93,15 @@ def open_glyphs(spec: str, store: Store, image_size: int | None = None) -> Image
     from metamirror.data import glyphs
 
     def install() -> None:
-        with Progress("draw glyphs", 1) as progress:
-
-            def report(done: int, total: int) -> None:
-                progress.resize(total)
-                progress.update(done, "")
-
-            pixels, letters = glyphs.render(progress=report)
-        each = len(pixels) // len(letters)
+        letters, each = glyphs.letters(), glyphs.SAMPLES
         classes = [
             ImageClass(letter.character, letter.split, i * each, each)
             for i, letter in enumerate(letters)
         ]
-        rows = ((row, image.transpose(2, 0, 1)) for row, image in enumerate(pixels))
-        store.install("glyphs", (1, 28, 28), classes, rows, {"versions": versions})
+        images = (image for letter in letters for image in glyphs.render_letter(letter)[:, None])
+        about = {"versions": versions}
+        shape = (1, glyphs.SIDE, glyphs.SIDE)
+        store.install("glyphs", shape, classes, enumerate(images), about, "draw glyphs")
 
     name, words = parse_spec(spec)
     read_options(name, NoOptions, words)
@@ -118,23 +112,20 @@ def open_glyphs(spec: str, store: Store, image_size: int | None = None) -> Image
 
 def resized(images: ImageSet, store: Store, size: int | None) -> ImageSet:
     """Return the same images in another size, made once from the stored ones."""
-    count, channels, height, _ = images.pixels.shape
+    _, channels, height, _ = images.pixels.shape
     if size is None or size == height:
         return images
     name, origin = f"{images.name}@{size}", store.facts(images.name)["sha256"]
 
-    def rows(progress: Progress) -> Rows:
+    def install() -> None:
         from metamirror.data.readers.images import fit
 
-        for row in range(count):
-            image = fit(images.pixels[row].transpose(1, 2, 0), size, channels)
-            yield row, image.transpose(2, 0, 1)
-            progress.update(row + 1, "")
-
-    def install() -> None:
-        with Progress(f"resize {images.name} to {size}x{size}", count) as progress:
-            shape = (channels, size, size)
-            store.install(name, shape, images.classes, rows(progress), {"origin": origin})
+        rows = (
+            (row, fit(image.transpose(1, 2, 0), size, channels).transpose(2, 0, 1))
+            for row, image in enumerate(images.pixels)
+        )
+        shape, title = (channels, size, size), f"resize {images.name} to {size}x{size}"
+        store.install(name, shape, images.classes, rows, {"origin": origin}, title)
 
     store.keep(name, "origin", origin, install)
     return replace(store.open(name), name=images.name)

@@ -21,14 +21,8 @@ import numpy as np
 import platformdirs
 from filelock import FileLock, Timeout
 
-from metamirror.core.files import (
-    digest_of,
-    expanded,
-    read_json,
-    sync_folder,
-    to_json,
-    write_json,
-)
+from metamirror.console import Progress
+from metamirror.core.files import digest_of, expanded, read_json, sync_folder, to_json, write_json
 from metamirror.data.addressing import SPLITS
 from metamirror.data.image_set import ImageClass, ImageSet, Pixels
 
@@ -36,7 +30,7 @@ FORMAT = 1
 UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR)
 
 Rows = Iterable[tuple[int, Pixels | None]]
-"""(row, one image (channels, height, width)), in any order; None is a image left out."""
+"""(row, one image (channels, height, width)), in any order; None is an image left out."""
 
 
 def data_home(data_dir: str | Path | None = None) -> Path:
@@ -141,18 +135,21 @@ class Store:
         classes: Sequence[ImageClass],
         rows: Rows,
         about: dict[str, Any],
+        title: str | None = None,
     ) -> int:
         """Write images of one shape and an index; return how many were left out.
 
-        Call it inside `locked`. Rows that are left out are closed up, class by class.
+        Call it inside `locked`. Rows that are left out are closed up, class by class. The progress
+        bar says `title`.
         """
         self._clean(name)
         part = self.root / f".{name}.part"
         total, size = sum(c.count for c in classes), math.prod(shape)
         missing: list[int] = []
         try:
-            with part.open("wb+") as file:
-                for row, image in rows:
+            with part.open("wb+") as file, Progress(title or f"add {name}", total) as progress:
+                for done, (row, image) in enumerate(rows, 1):
+                    progress.update(done, f"{len(missing)} left out" if missing else "")
                     if image is None:
                         missing.append(row)
                         continue

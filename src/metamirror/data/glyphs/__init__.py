@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from metamirror.data.glyphs.alphabet import Letter, letters
-from metamirror.data.glyphs.drawing import FORMAT, SIDE, draw, render, render_letter, versions
+from metamirror.data.glyphs.drawing import SAMPLES, SIDE, draw, render_letter, versions
 
-__all__ = ["FORMAT", "SIDE", "Letter", "draw", "letters", "render", "render_letter", "versions"]
+__all__ = ["SAMPLES", "SIDE", "Letter", "draw", "letters", "render_letter", "versions"]

@@ -8,7 +8,6 @@ seed give the same pixels on every machine.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable
 
 import matplotlib
 import numpy as np
@@ -16,7 +15,7 @@ import PIL
 from numpy.typing import NDArray
 from PIL import features
 
-from metamirror.data.glyphs.alphabet import Letter, letters
+from metamirror.data.glyphs.alphabet import Letter
 from metamirror.data.glyphs.faces import FACES, bitmap, files_digest, shows
 
 FORMAT = 1
@@ -62,32 +61,10 @@ def versions() -> dict[str, str]:
     }
 
 
-def render(
-    seed: int = 0,
-    samples: int = SAMPLES,
-    progress: Callable[[int, int], None] | None = None,
-) -> tuple[NDArray[np.uint8], list[Letter]]:
-    """Return images of all letters: (classes * samples, 28, 28, 1) in the order of the classes.
-
-    Args:
-        seed: of the deformations; the letters and their splits are the same for all.
-        samples: images per class. The first ones do not depend on how many there are.
-        progress: called with the number of classes done and their total.
-    """
-    classes = letters()
-    pixels = np.empty((len(classes), samples, SIDE, SIDE, 1), dtype=np.uint8)
-    for i, letter in enumerate(classes):
-        pixels[i, ..., 0] = render_letter(letter, seed, samples)
-        if progress is not None:
-            progress(i + 1, len(classes))
-    return pixels.reshape(-1, SIDE, SIDE, 1), classes
-
-
 def render_letter(letter: Letter, seed: int = 0, samples: int = SAMPLES) -> NDArray[np.uint8]:
     """Return images of one letter, (samples, 28, 28): its faces in turn, each time deformed anew.
 
-    >>> render_letter(letters()[0], seed=1, samples=2).shape
-    (2, 28, 28)
+    The first images do not depend on how many there are.
     """
     if samples < 1:
         raise ValueError(f"samples is {samples}; it must be at least 1")

@@ -4,47 +4,20 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from metamirror._version import __version__
-from metamirror.console import Progress
 from metamirror.core.files import digest_of
 from metamirror.data.addressing import SPLITS
-from metamirror.data.image_set import ImageClass, Pixels
+from metamirror.data.image_set import ImageClass
 from metamirror.data.installing.benchmark import Benchmark
-from metamirror.data.installing.layouts import Content, Found
+from metamirror.data.installing.layouts import Found
 from metamirror.data.readers.download import fetch
 from metamirror.data.readers.images import BadImage, decode, fit
 from metamirror.data.readers.source import Source, open_source
 from metamirror.data.store import Rows, Store
-
-
-@dataclass(frozen=True)
-class Conversion:
-    """How images become rows of bytes.
-
-    Attributes:
-        size: height and width.
-        channels: 1 or 3.
-        inverted: whether dark and light change places.
-        skip_bad: leave out an image that cannot be read, instead of stopping.
-    """
-
-    size: int
-    channels: int
-    inverted: bool = False
-    skip_bad: bool = False
-
-    def __call__(self, content: Content, name: str) -> Pixels:
-        """Return one image (channels, height, width) in bytes."""
-        if isinstance(content, bytes):
-            image = decode(content, name, self.size, self.channels)
-        else:
-            image = fit(content, self.size, self.channels)
-        image = image.transpose(2, 0, 1)
-        return 255 - image if self.inverted else image
 
 
 def add(benchmark: Benchmark, path: Path, store: Store, *, skip_bad: bool = False) -> list[str]:
@@ -64,15 +37,8 @@ def download(benchmark: Benchmark, store: Store, *, skip_bad: bool = False) -> l
         # Kept until the installation has succeeded, so that nothing is fetched twice.
         folder = store.root / f".{benchmark.name}.download"
         for item in benchmark.downloads:
-            if (folder / item.file).is_file():
-                continue
-            with Progress(f"fetch {item.file} (MB)", 1) as progress:
-
-                def report(done: int, total: int | None, progress: Progress = progress) -> None:
-                    progress.resize(max(1, (total or done) >> 20))
-                    progress.update(done >> 20, "")
-
-                fetch(item.address, folder / item.file, md5=item.md5, progress=report)
+            if not (folder / item.file).is_file():
+                fetch(item.address, folder / item.file, md5=item.md5)
         remarks = _install(benchmark, folder, store, skip_bad)
         shutil.rmtree(folder)
     return remarks
@@ -88,11 +54,10 @@ def _install(benchmark: Benchmark, path: Path, store: Store, skip_bad: bool) -> 
             if file.name in benchmark.md5 and digest_of(file, "md5") != benchmark.md5[file.name]
         ]
         left_out = write(
-            store,
-            benchmark.name,
-            found,
-            Conversion(benchmark.size, benchmark.channels, benchmark.inverted, skip_bad),
+            *(store, benchmark.name, found, benchmark.size, benchmark.channels),
             {"title": benchmark.title, "licence": benchmark.licence},
+            inverted=benchmark.inverted,
+            skip_bad=skip_bad,
         )
     if left_out:
         remarks.append(f"{left_out} images could not be read and were left out")
@@ -120,8 +85,12 @@ def write(
     store: Store,
     name: str,
     found: Found,
-    conversion: Conversion,
+    size: int,
+    channels: int,
     about: dict[str, object],
+    *,
+    inverted: bool = False,
+    skip_bad: bool = False,
     title: str | None = None,
 ) -> int:
     """Decode what was found into the store; return how many images were left out.
@@ -130,8 +99,11 @@ def write(
         store: where it goes.
         name: what it is called there.
         found: the images.
-        conversion: what is done to each of them.
+        size: their height and width as stored.
+        channels: 1 for grey, 3 for colour.
         about: what else the index says.
+        inverted: whether dark and light change places.
+        skip_bad: leave out an image that cannot be read, instead of stopping.
         title: what the user calls it, if not by its name.
     """
     # Tasks are drawn by place: class after class, in the order of the splits and of their names.
@@ -148,26 +120,25 @@ def write(
             )
         classes[label] = replace(c, count=c.count + 1)
 
-    def rows(progress: Progress) -> Rows:
-        done = bad = 0
-        for key, content in found.read(conversion.skip_bad):
+    def rows() -> Rows:
+        for key, content in found.read(skip_bad):
             if key not in row_of:
                 continue
+            image = None
             try:
-                image = conversion(content, str(found.where / key[0]))
+                if isinstance(content, bytes):
+                    image = decode(content, str(found.where / key[0]), size, channels)
+                else:
+                    image = fit(content, size, channels)
+                image = (255 - image if inverted else image).transpose(2, 0, 1)
             except BadImage as error:
-                if not conversion.skip_bad:
+                if not skip_bad:
                     raise BadImage(f"{error}; --skip-bad leaves such images out") from error
-                image, bad = None, bad + 1
             yield row_of[key], image
-            done += 1
-            progress.update(done, f"{bad} left out" if bad else "")
 
-    shape = (conversion.channels, conversion.size, conversion.size)
-    with Progress(f"add {title or name}", len(row_of)) as progress:
-        return store.install(
-            name, shape, list(classes.values()), rows(progress), {"version": __version__, **about}
-        )
+    about = {"version": __version__, **about}
+    shape = (channels, size, size)
+    return store.install(name, shape, list(classes.values()), rows(), about, f"add {title or name}")
 
 
 def differences(benchmark: Benchmark, facts: Mapping[str, Any]) -> list[str]:

@@ -21,10 +21,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from metamirror._version import __version__
+from metamirror.console import Progress
 from metamirror.core.files import digest_of, sync_folder
-
-Report = Callable[[int, int | None], None]
-"""Called with the bytes so far, and all bytes if the server tells."""
 
 TIMEOUT = 30.0
 """Seconds without data after which a connection counts as broken."""
@@ -43,7 +41,6 @@ def fetch(
     target: Path,
     *,
     md5: str,
-    progress: Report | None = None,
     attempts: int = 5,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
@@ -56,7 +53,6 @@ def fetch(
         url: the address, one of those in `data/benchmarks`.
         target: the file to make; its folder is made too.
         md5: the checksum in hexadecimal digits.
-        progress: is told how far it is.
         attempts: how often to try in all.
         sleep: waits between two attempts.
 
@@ -68,27 +64,28 @@ def fetch(
         raise ValueError(f"{url!r} is no web address: it must begin with https:// or http://")
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(target.name + ".part")
-    for attempt in range(1, attempts + 1):
-        try:
-            if _receive(url, part, md5, progress):
-                os.replace(part, target)
-                sync_folder(target.parent)
-                return
-        except _Broken as error:
-            if attempt == attempts:
-                raise ConnectionError(
-                    f"could not fetch {url} in {attempts} attempts: {error}. Check the network "
-                    f"and call again: it goes on after the {_size(part):,} bytes in {part}"
-                ) from error
-            sleep(min(2.0 ** (attempt - 1), 30.0))
+    with Progress(f"fetch {target.name} (MB)", 1) as progress:
+        for attempt in range(1, attempts + 1):
+            try:
+                _receive(url, part, md5, progress)
+                break
+            except _Broken as error:
+                if attempt == attempts:
+                    raise ConnectionError(
+                        f"could not fetch {url} in {attempts} attempts: {error}. Check the network "
+                        f"and call again: it goes on after the {_size(part):,} bytes in {part}"
+                    ) from error
+                sleep(min(2.0 ** (attempt - 1), 30.0))
+    os.replace(part, target)
+    sync_folder(target.parent)
 
 
 def _size(part: Path) -> int:
     return part.stat().st_size if part.exists() else 0
 
 
-def _receive(url: str, part: Path, md5: str, progress: Report | None) -> bool:
-    """Complete a part and verify it; return whether it is the file."""
+def _receive(url: str, part: Path, md5: str, progress: Progress) -> None:
+    """Complete a part and verify it."""
     start = _size(part)
     with _open(url, start) as response:
         resumed = response.status == 206
@@ -116,13 +113,13 @@ def _receive(url: str, part: Path, md5: str, progress: Report | None) -> bool:
                         str(part),
                     ) from error
                 size += len(data)
-                if progress is not None:
-                    progress(size, total)
+                progress.resize(max(1, (total or size) >> 20))
+                progress.update(size >> 20, "")
             os.fsync(file.fileno())
     if total is not None and size < total:
         raise _Broken(f"the connection broke after {size:,} of {total:,} bytes")
     if (found := digest_of(part, "md5")) == md5.lower():
-        return True
+        return
     part.unlink()
     if resumed:
         raise _Broken("the file has changed on the server")

@@ -7,6 +7,7 @@ import io
 import struct
 import threading
 import warnings
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -45,93 +46,52 @@ def decode(
         name: what to call it in an error.
         size: height and width. The shorter side is brought to it and the middle is cut out; an
             image that has it is left alone. None keeps height and width.
-        channels: 1 for luminance, 3 for colour; None keeps grey grey and colour colour.
+        channels: 1 for luminance, 3 for colour; None keeps grey grey and colour colour. An image
+            is grey by its mode or the colours of its palette.
 
     Raises:
         BadImage: the bytes are damaged, of another format, or claim too many pixels.
     """
-    if size is not None and size < 1:
-        raise ValueError(f"size is {size}; it must be at least 1")
-    if channels not in (None, 1, 3):
-        raise ValueError(f"channels is {channels}; it must be 1, 3 or None")
-    try:
-        image = _open(data)
-        grey = channels == 1 or (channels is None and _is_grey(image, data))
-        return _pixels(image, grey, size)
-    except Exception as error:
-        raise _bad(name, error) from error
+    with _named(name):
+        # What a header claims is checked before memory is taken.
+        _check_pixels(*_webp_size(data))
+        with _quiet, warnings.catch_warnings(action="ignore"):
+            image: Image.Image = Image.open(io.BytesIO(data), formats=_FORMATS)
+        _check_pixels(*image.size)
+        return _pixels(image, channels == 1 or (channels is None and _is_grey(image, data)), size)
 
 
-def pixels_of(
-    image: Image.Image, name: str, size: int | None, channels: int
-) -> npt.NDArray[np.uint8]:
+def pixels_of(image: Image.Image, name: str, channels: int) -> npt.NDArray[np.uint8]:
     """Return the pixels of an open image, as `decode` would.
 
-    >>> pixels_of(Image.new("RGBA", (40, 30)), "mine", 28, 1).shape
-    (28, 28, 1)
+    >>> pixels_of(Image.new("RGBA", (40, 30)), "mine", 1).shape
+    (30, 40, 1)
     """
-    try:
-        return _pixels(_upright(image), channels == 1, size)
-    except Exception as error:
-        raise _bad(name, error) from error
+    with _named(name):
+        _check_pixels(*image.size)
+        return _pixels(image, channels == 1, None)
 
 
-def is_grey(data: bytes, name: str) -> bool:
-    """Return whether an image has no colours, by its mode or the colours of its palette.
-
-    Raises:
-        BadImage: as in `decode`.
-    """
-    try:
-        return _is_grey(_open(data), data)
-    except Exception as error:
-        raise _bad(name, error) from error
-
-
-def fit(
-    pixels: npt.NDArray[np.uint8], size: int, channels: int | None = None
-) -> npt.NDArray[np.uint8]:
+def fit(pixels: npt.NDArray[np.uint8], size: int, channels: int) -> npt.NDArray[np.uint8]:
     """Return an array (height, width, channels) in another size or with other channels.
 
     >>> fit(np.zeros((84, 84, 3), np.uint8), 32, 1).shape
     (32, 32, 1)
     """
-    grey = pixels.shape[-1] == 1
-    mode = "L" if (grey if channels is None else channels == 1) else "RGB"
-    if pixels.shape[:2] == (size, size) and grey == (mode == "L"):
+    if pixels.shape == (size, size, channels):
         return pixels
+    grey = pixels.shape[-1] == 1
     image = Image.fromarray(np.ascontiguousarray(pixels[..., 0] if grey else pixels))
-    image = image.convert(mode)
-    if image.size != (size, size):
-        image = _square(image, size)
-    found = np.array(image, dtype=np.uint8)
-    return found.reshape(size, size, -1)
-
-
-def _open(data: bytes) -> Image.Image:
-    """Return the image, upright. What its header claims is checked before memory is taken."""
-    _check_pixels(_webp_size(data))
-    with _quiet, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        image: Image.Image = Image.open(io.BytesIO(data), formats=_FORMATS)
-    return _upright(image)
-
-
-def _upright(image: Image.Image) -> Image.Image:
-    _check_pixels(image.size)
-    image.load()
-    if "exif" not in image.info:
-        return image
-    upright = image.copy()  # it may be the user's own
-    upright.format = image.format
-    # A camera's notes may be broken and the image sound.
-    with _quiet, warnings.catch_warnings(), contextlib.suppress(Exception):
-        warnings.simplefilter("ignore")
-        ImageOps.exif_transpose(upright, in_place=True)
-    return upright
+    return _pixels(image, channels == 1, size)
 
 
 def _pixels(image: Image.Image, grey: bool, size: int | None) -> npt.NDArray[np.uint8]:
+    image.load()
+    if "exif" in image.info:
+        image = image.copy()  # it may be the user's own
+        # A camera's notes may be broken and the image sound.
+        with _quiet, warnings.catch_warnings(action="ignore"), contextlib.suppress(Exception):
+            ImageOps.exif_transpose(image, in_place=True)
     image = _flat(image, "L" if grey else "RGB")
     if size is not None and image.size != (size, size):
         image = _square(image, size)
@@ -139,9 +99,9 @@ def _pixels(image: Image.Image, grey: bool, size: int | None) -> npt.NDArray[np.
     return pixels.reshape(*pixels.shape[:2], -1)
 
 
-def _check_pixels(size: tuple[int, int]) -> None:
-    if size[0] * size[1] > MAX_PIXELS:
-        raise _TooLargeError(f"{size[0]:,} x {size[1]:,} pixels")
+def _check_pixels(width: int, height: int) -> None:
+    if width * height > MAX_PIXELS:
+        raise Image.DecompressionBombError(f"{width:,} x {height:,} pixels")
 
 
 def _webp_size(data: bytes) -> tuple[int, int]:
@@ -194,22 +154,22 @@ def _square(image: Image.Image, size: int) -> Image.Image:
     return image.resize((size, size), Image.Resampling.LANCZOS, box)
 
 
-class _TooLargeError(Exception):
-    pass
-
-
-def _bad(name: str, error: Exception) -> BadImage:
-    """Return a named error for whatever PIL's parsers raise, from SyntaxError to struct.error."""
-    if isinstance(error, _TooLargeError | Image.DecompressionBombError):
-        return BadImage(
+@contextlib.contextmanager
+def _named(name: str) -> Iterator[None]:
+    """Name the image in whatever PIL's parsers raise, from SyntaxError to struct.error."""
+    try:
+        yield
+    except Image.DecompressionBombError as error:
+        raise BadImage(
             f"{name} claims too many pixels ({error}), so it is not decoded; the most is "
             f"{MAX_PIXELS:,}. Make it smaller or remove it"
-        )
-    if isinstance(error, UnidentifiedImageError):
-        return BadImage(
+        ) from error
+    except UnidentifiedImageError as error:
+        raise BadImage(
             f"{name} is empty, damaged, or neither png, jpeg, webp nor bmp; download or copy it "
             f"again, or convert it"
-        )
-    return BadImage(
-        f"{name} is damaged: {error or type(error).__name__}; download or copy it again"
-    )
+        ) from error
+    except Exception as error:
+        raise BadImage(
+            f"{name} is damaged: {error or type(error).__name__}; download or copy it again"
+        ) from error

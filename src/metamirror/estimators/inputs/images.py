@@ -64,9 +64,9 @@ class Images:
     def _one(self, item: Any, name: str) -> NDArray[np.float32]:
         if isinstance(item, str | os.PathLike):
             name = str(item)
-            array = decode(_bytes_of(Path(item)), name, None, self.channels)[None]
+            array = decode(_bytes_of(Path(item)), name, channels=self.channels)[None]
         elif isinstance(item, Image.Image) and item.mode != "F":
-            array = pixels_of(item, name, None, self.channels)[None]
+            array = pixels_of(item, name, self.channels)[None]
         else:
             # PIL's floats have no range of their own; those of arrays have one, which is checked.
             array = self._array(as_array(item, name)[None], name)
