@@ -153,15 +153,15 @@ def test_cifar_has_its_two_splits(tmp_path, store):
 
 
 def test_official_splits_are_complete():
-    from metamirror.data.benchmarks import cifar_fs, fc100
+    from metamirror.data.benchmarks.cifar_100 import CLASSES, SUPERCLASSES
     from metamirror.data.benchmarks.cub import split_of
 
     def counts(values):
         values = list(values)
         return {s: values.count(s) for s in ("train", "val", "test")}
 
-    assert counts(cifar_fs.SPLIT_OF.values()) == dict(BENCHMARKS["cifar-fs"].classes)
-    assert counts(fc100.SPLIT_OF.values()) == {"train": 12, "val": 4, "test": 4}
+    assert counts(CLASSES.values()) == dict(BENCHMARKS["cifar-fs"].classes)
+    assert counts(SUPERCLASSES.values()) == {"train": 12, "val": 4, "test": 4}
     assert counts(split_of(f"{i:03}.Bird") for i in range(1, 201)) == dict(
         BENCHMARKS["cub"].classes
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import reduce
+
 import numpy as np
 
 from metamirror.data.image_set import Pixels
@@ -43,11 +45,6 @@ def augmentation(names: str) -> Augment | None:
                 f"augment is {names!r}: no change is called {name!r}; choose from "
                 f"{', '.join(AUGMENTATIONS)}, with commas between them, or none"
             )
-    chosen = [AUGMENTATIONS[name] for name in words]
-
-    def augment(images: Pixels, random: np.random.Generator) -> Pixels:
-        for change in chosen:
-            images = change(images, random)
-        return images
-
-    return augment
+    return lambda images, random: reduce(
+        lambda changed, name: AUGMENTATIONS[name](changed, random), words, images
+    )

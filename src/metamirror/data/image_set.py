@@ -17,14 +17,9 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 
 @dataclass(frozen=True)
 class ImageClass:
-    """Neighbouring rows of the array that show the same thing.
+    """Neighbouring rows of the array, `count` from `start` on, that show the same thing.
 
-    Attributes:
-        name: what it is called in the data set.
-        split: train, val or test.
-        start: its first row.
-        count: how many rows.
-        turns: quarter turns by which its images are rotated to make a class of its own.
+    `turns` are the quarter turns by which its images are rotated to make a class of its own.
     """
 
     name: str
@@ -36,13 +31,10 @@ class ImageClass:
 
 @dataclass(frozen=True)
 class ImageSet:
-    """A data set of images.
+    """A data set of images, under the name that users type.
 
-    Attributes:
-        name: as users type it.
-        pixels: the images.
-        classes: in a fixed order, since tasks are drawn by position in it.
-        identity: a checksum of pixels, classes and splits as installed; empty if not installed.
+    The order of the classes is fixed, since tasks are drawn by position in it. `identity` is a
+    checksum of pixels, classes and splits as installed; empty if not installed.
     """
 
     name: str

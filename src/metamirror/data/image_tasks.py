@@ -25,15 +25,8 @@ class ImageTasks(TaskStream):
     Classes and images are drawn without replacement. The label of a class is its place in the
     draw, so that it says nothing from one task to the next.
 
-    Args:
-        images: the data set.
-        split: train, val or test.
-        ways: classes of a task.
-        shots: support images of each class.
-        queries: query images of each class.
-        seed: of every draw.
-        batch: tasks of a step.
-        augment: changes the images of each task; nothing by default, as in the paper.
+    The arguments are those of `metamirror.data.tasks`; `augment` changes the images of each task,
+    nothing by default, as in the paper.
     """
 
     def __init__(
@@ -68,7 +61,6 @@ class ImageTasks(TaskStream):
         self._counts = np.array([c.count for c in self.classes])
         self._starts = np.array([c.start for c in self.classes])
         self._turns = np.array([c.turns for c in self.classes])
-        self._labels = torch.arange(ways)
 
     def draw(self, step: int, indices: Sequence[int]) -> tuple[Numbers, Numbers]:
         """Draw tasks as numbers: classes (tasks, ways) and rows (tasks, ways, shots + queries)."""
@@ -121,5 +113,5 @@ class ImageTasks(TaskStream):
     def _batch(self, images: Pixels) -> Batch:
         tasks, ways, each = images.shape[:3]
         x: Tensor = torch.from_numpy(images.reshape(tasks, ways * each, *self.example_shape))
-        y = self._labels.repeat_interleave(each).repeat(tasks, 1)
+        y = torch.arange(ways).repeat_interleave(each).repeat(tasks, 1)
         return Batch(x.to(torch.float32).div_(255), y)

@@ -7,14 +7,14 @@ import hashlib
 import os
 import re
 from dataclasses import replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import numpy as np
 
 from metamirror.console import say
 from metamirror.core.files import expanded
 from metamirror.data.image_set import SUFFIXES, ImageSet
-from metamirror.data.installing.layouts import Found, ImageFiles, image_names, split_folders
+from metamirror.data.installing.layouts import Found, image_files, image_names, split_folders
 from metamirror.data.readers.source import Source, open_source
 from metamirror.data.store import Store
 
@@ -110,10 +110,8 @@ def all_grey(source: Source, names: set[str]) -> bool:
 
 def split_at_random(source: Source, seed: int) -> Found:
     """Split the folders with images: three fifths train, a fifth each val and test."""
-    classes: dict[str, list[str]] = {}
-    for name in image_names(source):
-        if folder := PurePosixPath(name).parent.as_posix().removeprefix("."):
-            classes.setdefault(folder, []).append(name)
+    folders = {name: "/".join(parts[:-1]) for name, parts in image_names(source) if parts[1:]}
+    classes = sorted(set(folders.values()))
     count = len(classes)
     if count < 3:
         raise ValueError(
@@ -122,11 +120,8 @@ def split_at_random(source: Source, seed: int) -> Found:
         )
     order = np.random.Generator(np.random.Philox(key=seed)).permutation(count)
     held_out = max(1, round(HELD_OUT * count))
-    split = ["test"] * held_out + ["val"] * held_out + ["train"] * (count - 2 * held_out)
-    files = ImageFiles(source)
-    for folder, place in zip(sorted(classes), order, strict=True):
-        for name in classes[folder]:
-            files.add((split[place], folder), name)
-    found = files.found()
+    splits = ["test"] * held_out + ["val"] * held_out + ["train"] * (count - 2 * held_out)
+    split_of = {folder: splits[place] for folder, place in zip(classes, order, strict=True)}
+    found = image_files(source, (((split_of[f], f), name, None) for name, f in folders.items()))
     assert found is not None
     return found

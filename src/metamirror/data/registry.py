@@ -85,7 +85,7 @@ def open_benchmark(spec: str, store: Store, image_size: int | None = None) -> Im
             f"(or set METAMIRROR_HOME, or --data-dir, to where it is)"
         )
     images = resized(store.open(name), store, image_size)
-    return replace(images, name=spec, classes=benchmark.arrange(images.classes, options))
+    return replace(images, name=spec, classes=tuple(benchmark.arrange(images.classes, options)))
 
 
 def open_glyphs(spec: str, store: Store, image_size: int | None = None) -> ImageSet:

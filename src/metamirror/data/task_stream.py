@@ -45,9 +45,8 @@ class TaskStream(ABC):
 
     def stack(self, step: int, indices: Iterable[int]) -> Task:
         """Return some tasks of a step: one rank's share, for example."""
-        tasks = [self.task(step, index) for index in indices]
+        supports, queries = zip(*(self.task(step, index) for index in indices), strict=True)
         support, query = (
-            Batch(torch.stack([b.x for b in batches]), torch.stack([b.y for b in batches]))
-            for batches in ([t.support for t in tasks], [t.query for t in tasks])
+            Batch(*map(torch.stack, zip(*b, strict=True))) for b in (supports, queries)
         )
         return Task(support, query)

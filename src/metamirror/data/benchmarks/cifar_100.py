@@ -1,16 +1,27 @@
-"""The archive of CIFAR-100, from whose hundred classes CIFAR-FS and FC100 are made."""
+"""CIFAR-FS and FC100: the hundred classes of CIFAR-100, split in two ways.
+
+CIFAR-FS splits by class, FC100 by superclass, so that its splits differ far more.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import PurePosixPath
 
 import numpy as np
 from numpy.typing import NDArray
 
-from metamirror.data.installing.benchmark import Download
-from metamirror.data.installing.layouts import Found, Label, Layout
-from metamirror.data.installing.packed_images import named, packed_images, read_fields, words
+from metamirror.data.installing.benchmark import Benchmark, Download
+from metamirror.data.installing.layouts import Found, Label, Layout, class_folders, split_folders
+from metamirror.data.installing.packed_images import (
+    named,
+    packed_images,
+    read_fields,
+    split_pickles,
+    words,
+)
 from metamirror.data.readers.archives import LARGE
 from metamirror.data.readers.source import Source
 
@@ -33,41 +44,41 @@ Records = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint8]]
 def archive_layout(split_of: Callable[[str, str], str | None]) -> Layout:
     """Return a layout for the archive, of which both parts are used, 600 images for each class.
 
-    Args:
-        split_of: (fine label, coarse label) -> split; None for a class that is not used.
+    `split_of` maps a fine and a coarse label to a split; None for a class that is not used.
     """
 
     def layout(source: Source) -> Found | None:
-        for parts, read_names, read_records in (
-            (("train", "test"), _python_names, _python_records),
-            (("train.bin", "test.bin"), _binary_names, _binary_records),
+        for suffix, read_names, read_records in (
+            ("", _python_names, _python_records),
+            (".bin", _binary_names, _binary_records),
         ):
-            entries = [entry for part in parts if (entry := _part(source, part))]
+            parts = (_part(source, part + suffix) for part in ("train", "test"))
+            entries = [entry for entry in parts if entry]
             names = read_names(source)
             if names is not None and len(entries) == 2:
-                return packed_images(source, entries, _loader(names, read_records, split_of))
+                load = partial(_load, names, read_records, split_of)
+                return packed_images(source, entries, load)
         return None
 
     return layout
 
 
-def _loader(
+def _load(
     names: Names,
     read: Callable[[Source, str], Records],
     split_of: Callable[[str, str], str | None],
-) -> Callable[[Source, str], tuple[NDArray[np.uint8], list[Label | None]]]:
-    def load(source: Source, entry: str) -> tuple[NDArray[np.uint8], list[Label | None]]:
-        fine, coarse, data = read(source, entry)
-        for labels, known in zip((fine, coarse), names, strict=True):
-            if labels.min(initial=0) < 0 or labels.max(initial=0) >= len(known):
-                raise ValueError(f"{entry} has a label outside the {len(known)} names of classes")
-        found: list[Label | None] = []
-        for f, c in zip(fine, coarse, strict=True):
-            split = split_of(names[0][f], names[1][c])
-            found.append(None if split is None else (split, names[0][f]))
-        return data.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), found
-
-    return load
+    source: Source,
+    entry: str,
+) -> tuple[NDArray[np.uint8], list[Label | None]]:
+    fine, coarse, data = read(source, entry)
+    for labels, known in zip((fine, coarse), names, strict=True):
+        if labels.min(initial=0) < 0 or labels.max(initial=0) >= len(known):
+            raise ValueError(f"{entry} has a label outside the {len(known)} names of classes")
+    found: list[Label | None] = []
+    for f, c in zip(fine, coarse, strict=True):
+        split = split_of(names[0][f], names[1][c])
+        found.append(None if split is None else (split, names[0][f]))
+    return data.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), found
 
 
 def _part(source: Source, part: str) -> str | None:
@@ -113,3 +124,77 @@ def _binary_records(source: Source, entry: str) -> Records:
         raise ValueError(f"{entry} has {content.size} bytes, which is no multiple of 3,074")
     table = content.reshape(-1, 3074)
     return table[:, 1].astype(int), table[:, 0].astype(int), table[:, 2:]
+
+
+def _by_name(**names: str) -> dict[str, str]:
+    return {name: split for split in names for name in names[split].split()}
+
+
+CLASSES = _by_name(
+    train="""
+        dolphin seal aquarium_fish ray trout orchid sunflower tulip bottle bowl can cup plate apple
+        mushroom orange pear clock keyboard chair couch bee caterpillar cockroach bear lion tiger
+        wolf bridge castle house road skyscraper cloud forest mountain elephant kangaroo porcupine
+        possum raccoon skunk lobster spider boy girl dinosaur lizard snake turtle hamster mouse
+        rabbit shrew squirrel oak_tree palm_tree pine_tree willow_tree bus train lawn_mower
+        streetcar tank
+    """,
+    val="""
+        beaver otter flatfish shark lamp television beetle butterfly sea camel cattle crab
+        crocodile maple_tree motorcycle tractor
+    """,
+    test="""
+        whale poppy rose sweet_pepper telephone bed table wardrobe leopard plain chimpanzee fox
+        snail worm baby man woman bicycle pickup_truck rocket
+    """,
+)
+"""The split of each class (Bertinetto et al., 2019)."""
+
+CIFAR_FS = Benchmark(
+    name="cifar-fs",
+    title="CIFAR-FS (Bertinetto et al., 2019)",
+    licence=LICENCE,
+    source=SOURCE,
+    layouts=[
+        archive_layout(lambda fine, coarse: CLASSES.get(fine)),
+        class_folders(CLASSES.get),
+        split_pickles,
+    ],
+    forms=(
+        "the CIFAR-100 archive; or CLASS/*.png with CIFAR-100's class names; or "
+        "CIFAR_FS_{train,val,test}.pickle"
+    ),
+    size=32,
+    channels=3,
+    classes={"train": 64, "val": 16, "test": 20},
+    images=60_000,
+    md5=MD5,
+    downloads=[ARCHIVE],
+)
+
+SUPERCLASSES = _by_name(
+    train="""
+        fish flowers food_containers fruit_and_vegetables household_electrical_devices
+        household_furniture large_man-made_outdoor_things large_natural_outdoor_scenes reptiles
+        trees vehicles_1 vehicles_2
+    """,
+    val="large_carnivores large_omnivores_and_herbivores non-insect_invertebrates small_mammals",
+    test="aquatic_mammals insects medium_mammals people",
+)
+"""The split of each superclass (Oreshkin et al., 2018)."""
+
+FC100 = replace(
+    CIFAR_FS,
+    name="fc100",
+    title="FC100 (Oreshkin et al., 2018)",
+    layouts=[
+        archive_layout(lambda fine, coarse: SUPERCLASSES.get(coarse)),
+        split_pickles,
+        split_folders,
+    ],
+    forms=(
+        "the CIFAR-100 archive; or FC100_{train,val,test}.pickle; or train/CLASS/*.png, val/..., "
+        "test/..."
+    ),
+    classes={"train": 60, "val": 20, "test": 20},
+)

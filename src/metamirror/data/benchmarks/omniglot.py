@@ -11,7 +11,7 @@ import numpy as np
 
 from metamirror.data.image_set import ImageClass, with_quarter_turns
 from metamirror.data.installing.benchmark import Benchmark, Download
-from metamirror.data.installing.layouts import Found, ImageFiles, image_names
+from metamirror.data.installing.layouts import Found, image_files, image_names
 from metamirror.data.readers.source import Source
 
 PLACE = re.compile(r"images_(background|evaluation)/([^/]+)/(character\d+)/[^/]+$")
@@ -53,20 +53,21 @@ def split_of(alphabet: str, character: str) -> str:
 
 def find(source: Source) -> Found | None:
     """Find `images_background/ALPHABET/characterNN/*.png`, and the same for images_evaluation."""
-    files, halves = ImageFiles(source), set()
-    for name in image_names(source):
-        if match := PLACE.search(name):
-            half, alphabet, character = match.groups()
-            halves.add(half)
-            label = (split_of(alphabet, character), f"{alphabet}/{character}")
-            files.add(label, name, (name[: match.start()],))
+    matches = {name: match for name, _ in image_names(source) if (match := PLACE.search(name))}
+    halves = {match[1] for match in matches.values()}
     if len(halves) == 1:
         (missing,) = {"background", "evaluation"} - halves
         raise ValueError(
             f"images_{missing} is missing in {source.path}: Omniglot comes in two halves; give the "
             f"folder that holds images_background.zip and images_evaluation.zip, or both unpacked"
         )
-    return files.found()
+    return image_files(
+        source,
+        (
+            ((split_of(match[2], match[3]), f"{match[2]}/{match[3]}"), name, name[: match.start()])
+            for name, match in matches.items()
+        ),
+    )
 
 
 def arrange(classes: Sequence[ImageClass], options: OmniglotOptions) -> tuple[ImageClass, ...]:

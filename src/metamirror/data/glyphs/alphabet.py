@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
@@ -46,14 +47,7 @@ _ALIKE, _ALIKE_ACROSS_SPLITS = 40, 30
 
 @dataclass(frozen=True)
 class Letter:
-    """One class: a letter, standing for all that look like it.
-
-    Attributes:
-        character: the letter itself.
-        script: the script it belongs to, such as "Latin".
-        split: "train", "val" or "test".
-        faces: the faces that have it, at least four.
-    """
+    """One class: a letter, standing for all that look like it, in the faces that have it."""
 
     character: str
     script: str
@@ -61,7 +55,8 @@ class Letter:
     faces: tuple[str, ...]
 
 
-def letters() -> list[Letter]:
+@cache
+def letters() -> tuple[Letter, ...]:
     """Return the classes: letters of all scripts, look-alikes counted once, in a fixed order.
 
     A shape that occurs in several splits belongs to the first of train, val and test.
@@ -69,12 +64,12 @@ def letters() -> list[Letter]:
     >>> [letter.character for letter in letters()[:5]]
     ['A', 'B', 'C', 'D', 'E']
     """
-    return list(_letters())
 
+    # Latin first: of look-alikes in train, the one that most readers know stands for the class.
+    def rank(letter: Letter) -> tuple[int, bool, int]:
+        return SPLITS.index(letter.split), letter.script != "Latin", ord(letter.character)
 
-@cache
-def _letters() -> tuple[Letter, ...]:
-    found = sorted(candidates(), key=_rank)
+    found = sorted(candidates(), key=rank)
     alike = look_alikes(found)
     kept: list[int] = []
     # A letter is compared with those kept, not with those dropped: a chain of small differences
@@ -85,9 +80,8 @@ def _letters() -> tuple[Letter, ...]:
     return tuple(found[i] for i in kept)
 
 
-def candidates() -> list[Letter]:
-    """Return every letter in its base form that enough faces have, look-alikes included."""
-    found = []
+def candidates() -> Iterator[Letter]:
+    """Yield every letter in its base form that enough faces have, look-alikes included."""
     for character in sorted(set().union(*map(characters, FACES))):
         if not unicodedata.category(character).startswith("L"):
             continue
@@ -97,9 +91,9 @@ def candidates() -> list[Letter]:
             continue
         faces = tuple(face for face in FACES if shows(face, character))
         if len(faces) >= MIN_FACES:
-            script = _script(character)
-            found.append(Letter(character, script, _SPLIT.get(script, "train"), faces))
-    return found
+            word = unicodedata.name(character).split()[0]
+            script = _SCRIPT.get(word, word.capitalize())
+            yield Letter(character, script, _SPLIT.get(script, "train"), faces)
 
 
 def look_alikes(found: list[Letter]) -> NDArray[np.bool_]:
@@ -119,38 +113,26 @@ def look_alikes(found: list[Letter]) -> NDArray[np.bool_]:
     return alike
 
 
-def _rank(letter: Letter) -> tuple[int, bool, int]:
-    # Latin first: of look-alikes in train, the one that most readers know stands for the class.
-    return SPLITS.index(letter.split), letter.script != "Latin", ord(letter.character)
-
-
-def _script(character: str) -> str:
-    word = unicodedata.name(character).split()[0]
-    return _SCRIPT.get(word, word.capitalize())
-
-
 def _shape(ink: NDArray[np.uint8]) -> NDArray[np.bool_]:
     """Return the letter in a standard box, half-way to a square unless it is a bar or a dot."""
     side = max(ink.shape)
     box = min(_BOX, max(1, _BOX * side // 40))  # dots and commas stay small
     image = np.zeros((_SIDE, _SIDE), dtype=bool)
-    lengths = [_length(n, side, box) for n in ink.shape]
-    lines = [_sub_pixels(n, length) for n, length in zip(ink.shape, lengths, strict=True)]
+    scaled = [n * box // side for n in ink.shape]
+    lengths = [
+        max(1, (length + box) // 2 if 3 * n > side else length)
+        for n, length in zip(ink.shape, scaled, strict=True)
+    ]
+    # For each quarter of a pixel of the box, the pixel of the letter on which its centre falls.
+    lines = [
+        (2 * np.arange(4 * length) + 1) * n // (8 * length)
+        for n, length in zip(ink.shape, lengths, strict=True)
+    ]
     fine = ink[lines[0]][:, lines[1]].astype(np.int32)
     coarse = fine.reshape(lengths[0], 4, lengths[1], 4).sum((1, 3))
     top, left = ((_SIDE - length) // 2 for length in lengths)
     image[top : top + lengths[0], left : left + lengths[1]] = coarse >= 16 * 96
     return image
-
-
-def _length(n: int, side: int, box: int) -> int:
-    length = n * box // side
-    return max(1, (length + box) // 2 if 3 * n > side else length)
-
-
-def _sub_pixels(n: int, length: int) -> NDArray[np.int64]:
-    """For each quarter of `length` pixels, the one of `n` pixels on which its centre falls."""
-    return (2 * np.arange(4 * length) + 1) * n // (8 * length)
 
 
 def _widened(ink: NDArray[np.bool_]) -> NDArray[np.bool_]:

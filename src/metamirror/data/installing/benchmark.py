@@ -20,11 +20,6 @@ class Download:
     md5: str
 
 
-def as_stored(classes: Sequence[ImageClass], options: Any) -> tuple[ImageClass, ...]:
-    """Return the classes with the splits that were found on installation."""
-    return tuple(classes)
-
-
 @dataclass(frozen=True)
 class Benchmark:
     """A published data set.
@@ -44,7 +39,7 @@ class Benchmark:
         downloads: official files at stable addresses; none where a licence or a form is between.
         inverted: whether paper is white in the originals; ink is 1 here.
         options: a frozen dataclass; its fields may follow the name.
-        arrange: (classes as stored, options) -> classes as used.
+        arrange: (classes as stored, options) -> classes as used; by default the same.
     """
 
     name: str
@@ -61,4 +56,4 @@ class Benchmark:
     downloads: Sequence[Download] = ()
     inverted: bool = False
     options: type = NoOptions
-    arrange: Callable[[Sequence[ImageClass], Any], tuple[ImageClass, ...]] = as_stored
+    arrange: Callable[[Sequence[ImageClass], Any], Sequence[ImageClass]] = lambda stored, _: stored

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -29,12 +29,9 @@ SPLIT_WORDS = {"train": "train", "val": "val", "valid": "val", "validation": "va
 
 @dataclass(frozen=True)
 class Found:
-    """What a layout found.
+    """What a layout found: where, the label of each image, and what reads the images.
 
-    Attributes:
-        where: the source.
-        labels: the split and class of each image, by its place.
-        read: (whether damaged entries of a zip come empty) -> images, in the source's order.
+    `read` takes whether damaged entries of a zip come empty; it keeps the source's order.
     """
 
     where: Path
@@ -47,56 +44,57 @@ Layout = Callable[[Source], Found | None]
 
 def split_folders(source: Source) -> Found | None:
     """Find `train/CLASS/image`, and the same for val and test."""
-    files = ImageFiles(source)
-    for name in image_names(source):
-        parts = PurePosixPath(name).parts
-        if len(parts) >= 3 and parts[-3].lower() in SPLIT_WORDS:
-            files.add((SPLIT_WORDS[parts[-3].lower()], parts[-2]), name, parts[:-3])
-    return files.found()
+    return image_files(
+        source,
+        (
+            ((SPLIT_WORDS[parts[-3].lower()], parts[-2]), name, parts[:-3])
+            for name, parts in image_names(source)
+            if len(parts) >= 3 and parts[-3].lower() in SPLIT_WORDS
+        ),
+    )
 
 
 def class_folders(split_of: Callable[[str], str | None]) -> Layout:
     """Return a layout for `CLASS/image`, where the class tells the split; others are ignored."""
-
-    def layout(source: Source) -> Found | None:
-        files = ImageFiles(source)
-        for name in image_names(source):
-            parts = PurePosixPath(name).parts
-            if len(parts) >= 2 and (split := split_of(parts[-2])) is not None:
-                files.add((split, parts[-2]), name, parts[:-2])
-        return files.found()
-
-    return layout
+    return lambda source: image_files(
+        source,
+        (
+            ((split, parts[-2]), name, parts[:-2])
+            for name, parts in image_names(source)
+            if len(parts) >= 2 and (split := split_of(parts[-2])) is not None
+        ),
+    )
 
 
 def split_lists(source: Source) -> Found | None:
     """Find `train.csv`, `val.csv`, `test.csv` with columns filename and label, beside images."""
     lists = {f"{split}.csv": split for split in SPLITS}
-    by_split = one_of_each(source, {n: lists.get(PurePosixPath(n).name) for n in source.names})
-    if not by_split:
-        return None
+    by_split = one_of_each(source, lists.get)
     paths: dict[str, list[str]] = {}
-    for name in image_names(source):
-        paths.setdefault(PurePosixPath(name).name, []).append(name)
-    files = ImageFiles(source)
-    for split, name in by_split.items():
-        for line, row in csv_rows(source, name):
-            places = paths.get(row["filename"], [])
-            if not places:
-                raise ValueError(
-                    f"{source.path}: {name}, line {line}, lists the image {row['filename']!r}, "
-                    f"which is not there: the download is incomplete"
-                )
-            if len(places) > 1:
-                raise two_copies(source, *places[:2])
-            files.add((split, row["label"]), places[0])
-    return files.found()
+    for name, parts in image_names(source) if by_split else ():
+        paths.setdefault(parts[-1], []).append(name)
+
+    def listed() -> Iterator[tuple[Label, str, object]]:
+        for split, name in by_split.items():
+            for line, row in csv_rows(source, name):
+                places = paths.get(row["filename"], [])
+                if not places:
+                    raise ValueError(
+                        f"{source.path}: {name}, line {line}, lists the image {row['filename']!r}, "
+                        f"which is not there: the download is incomplete"
+                    )
+                if len(places) > 1:
+                    raise two_copies(source, *places[:2])
+                yield (split, row["label"]), places[0], None
+
+    return image_files(source, listed())
 
 
-def one_of_each(source: Source, splits: Mapping[str, str | None]) -> dict[str, str]:
-    """Return the one entry of each split, in the order of the splits."""
+def one_of_each(source: Source, split_of: Callable[[str], str | None]) -> dict[str, str]:
+    """Return the one entry of each split, told by its file's name, in the order of the splits."""
     found: dict[str, str] = {}
-    for entry, split in splits.items():
+    for entry in source.names:
+        split = split_of(PurePosixPath(entry).name)
         if split is not None and found.setdefault(split, entry) != entry:
             raise two_copies(source, found[split], entry)
     return {split: found[split] for split in SPLITS if split in found}
@@ -119,36 +117,26 @@ def csv_rows(source: Source, name: str) -> Iterator[tuple[int, dict[str, str]]]:
         raise ValueError(f"{name} is not a list of comma-separated values: {error}") from error
 
 
-class ImageFiles:
-    """Image files by split and class, gathered one by one.
+def image_files(source: Source, images: Iterable[tuple[Label, str, object]]) -> Found | None:
+    """Return image files with their labels; None if there are none.
 
-    Args:
-        source: where they are.
+    With each comes its root, and all of a class lie under one root: two would be two copies.
     """
-
-    def __init__(self, source: Source):
-        self.source = source
-        self.labels: dict[Key, Label] = {}
-        self.first: dict[Label, tuple[tuple[str, ...], str]] = {}
-
-    def add(self, label: Label, image: str, root: tuple[str, ...] = ()) -> None:
-        """Add an image. All of a class lie under one root: two would be two copies."""
-        first_root, first_image = self.first.setdefault(label, (root, image))
+    labels: dict[Key, Label] = {}
+    first: dict[Label, tuple[object, str]] = {}
+    for label, image, root in images:
+        first_root, first_image = first.setdefault(label, (root, image))
         if first_root != root:
-            raise two_copies(self.source, first_image, image)
-        if (image, 0) in self.labels:
-            raise ValueError(f"{self.source.path}: the image {image!r} is listed twice")
-        self.labels[image, 0] = label
+            raise two_copies(source, first_image, image)
+        if (image, 0) in labels:
+            raise ValueError(f"{source.path}: the image {image!r} is listed twice")
+        labels[image, 0] = label
 
-    def found(self) -> Found | None:
-        """Return what was gathered; None if there is nothing."""
+    def read(tolerant: bool) -> Iterator[tuple[Key, Content]]:
+        for name, content in source.read_many([name for name, _ in labels], tolerant=tolerant):
+            yield (name, 0), content
 
-        def read(tolerant: bool) -> Iterator[tuple[Key, Content]]:
-            names = [name for name, _ in self.labels]
-            for name, content in self.source.read_many(names, tolerant=tolerant):
-                yield (name, 0), content
-
-        return Found(self.source.path, self.labels, read) if self.labels else None
+    return Found(source.path, labels, read) if labels else None
 
 
 def two_copies(source: Source, one: str, other: str) -> ValueError:
@@ -159,6 +147,7 @@ def two_copies(source: Source, one: str, other: str) -> ValueError:
     )
 
 
-def image_names(source: Source) -> Iterator[str]:
-    """Yield the entries of a source that are images, by their endings."""
-    return (name for name in source.names if PurePosixPath(name).suffix.lower() in SUFFIXES)
+def image_names(source: Source) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the entries of a source that are images, by their endings, and the parts of each."""
+    paths = ((name, PurePosixPath(name)) for name in source.names)
+    return ((name, path.parts) for name, path in paths if path.suffix.lower() in SUFFIXES)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Callable, Collection, Iterator, Sequence
-from pathlib import PurePosixPath
 from typing import Any, TypeVar
 
 import numpy as np
@@ -86,8 +85,7 @@ def _one_file_each(
     pattern: re.Pattern[str],
     load: Callable[[Source, str], tuple[Images, list[str]]],
 ) -> Found | None:
-    def split_of(name: str) -> str | None:
-        file = PurePosixPath(name).name
+    def split_of(file: str) -> str | None:
         match = pattern.search(file)
         # Beside the training set may lie other images of the training classes: not a split.
         return match[1] if match and not re.search(r"_phase_(val|test)\.", file) else None
@@ -98,8 +96,7 @@ def _one_file_each(
         # Numbers start anew in each split, names do not.
         return images, [(split, f"{split}/{n}" if n.isdecimal() else n) for n in names]
 
-    entries = one_of_each(source, {name: split_of(name) for name in source.names})
-    splits = {entry: split for split, entry in entries.items()}
+    splits = {entry: split for split, entry in one_of_each(source, split_of).items()}
     return packed_images(source, splits, load_labels)
 
 

@@ -113,7 +113,7 @@ class Archive(ABC):
             entry = self.index[name]
             try:
                 with damage(self.path, name), self.open_entry(entry) as file:
-                    data = bounded(file, most_of(limit, entry[1]), f"{name} in {self.path}")
+                    data = bounded(file, limit, f"{name} in {self.path}", packed=entry[1])
             except DamagedArchive:
                 if not (tolerant and self.entries_are_independent):
                     raise
@@ -231,8 +231,14 @@ _DESCRIPTIONS = (
 """Long names and other facts about the entry that follows, which tarfile holds in memory."""
 
 
-def bounded(file: IO[bytes], limit: int, what: str) -> bytes:
-    """Return all of a file; raise if it has more than `limit` bytes, whatever its header says."""
+def bounded(file: IO[bytes], limit: int, what: str, packed: int | None = None) -> bytes:
+    """Return all of a file; raise if it has more than `limit` bytes, whatever its header says.
+
+    Of an entry that takes `packed` bytes in its archive less may be allowed: it is held in memory,
+    and images and arrays hardly shrink.
+    """
+    if packed is not None:
+        limit = min(limit, max(_ALWAYS_ALLOWED, _RATIO_IN_MEMORY * packed))
     buffer = io.BytesIO()
     while data := file.read(min(_CHUNK, limit + 1 - buffer.tell())):
         buffer.write(data)
@@ -242,16 +248,6 @@ def bounded(file: IO[bytes], limit: int, what: str) -> bytes:
                 f"remove it if it does not belong to the data"
             )
     return buffer.getvalue()
-
-
-def most_of(limit: int, packed: int) -> int:
-    """Return the most bytes of one entry, which is held in memory: images and arrays hardly shrink.
-
-    Args:
-        limit: what the caller would take.
-        packed: what it takes in its archive.
-    """
-    return min(limit, max(_ALWAYS_ALLOWED, _RATIO_IN_MEMORY * packed))
 
 
 def check_readable(info: zipfile.ZipInfo, where: object) -> None:

@@ -15,16 +15,11 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from metamirror.data.readers.archives import LARGE, bounded, check_readable, damage, most_of
+from metamirror.data.readers.archives import LARGE, bounded, check_readable, damage
 
 
 def read_npz(content: bytes, key: str, name: str) -> NDArray[Any]:
-    """Return one array of an npz, as a read-only view of its bytes.
-
-    Args:
-        content: the file.
-        key: what the array is called in it.
-        name: what to call the file in an error.
+    """Return the array `key` of an npz called `name`, as a read-only view of its bytes.
 
     Raises:
         ValueError: it is damaged, encrypted, grows beyond measure, or holds no such array.
@@ -35,7 +30,7 @@ def read_npz(content: bytes, key: str, name: str) -> NDArray[Any]:
         info = archive.getinfo(f"{key}.npy")
         check_readable(info, name)
         with archive.open(info) as entry:
-            return _array(bounded(entry, most_of(LARGE, info.compress_size), name))
+            return _array(bounded(entry, LARGE, name, packed=info.compress_size))
 
 
 def _array(data: bytes) -> NDArray[Any]:

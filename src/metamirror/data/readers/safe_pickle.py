@@ -76,10 +76,6 @@ def load(data: bytes, name: str) -> object:
     >>> load(pickle.dumps({"labels": [3, 1], "data": np.arange(2)}), "train.pkl")
     {'labels': [3, 1], 'data': array([0, 1])}
 
-    Args:
-        data: the file.
-        name: what to call it in an error.
-
     Raises:
         UnsafePickle: it holds more than data, or grows beyond its size.
         DamagedPickle: it cannot be read.
