@@ -15,7 +15,6 @@ from metamirror.cli import data
 from metamirror.cli.main import main
 from metamirror.data import BENCHMARKS
 from metamirror.data.installing import install
-from metamirror.data.installing.benchmark import Download
 from metamirror.data.store import Store
 from tests.data import sources
 
@@ -62,11 +61,8 @@ def server(tmp_path, monkeypatch):
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     address = f"http://127.0.0.1:{server.server_port}/"
-    downloads = [
-        Download(name, address + name, hashlib.md5(content).hexdigest())
-        for name, content in files.items()
-    ]
-    local = replace(BENCHMARKS["omniglot"], downloads=downloads)
+    md5 = {name: hashlib.md5(content).hexdigest() for name, content in files.items()}
+    local = replace(BENCHMARKS["omniglot"], md5=md5, downloads=[address + name for name in files])
     monkeypatch.setitem(data.BENCHMARKS, "omniglot", local)
     monkeypatch.setattr(install, "fetch", partial(install.fetch, sleep=lambda seconds: None))
     monkeypatch.setenv("METAMIRROR_HOME", str(tmp_path / "home"))
@@ -83,7 +79,7 @@ def home() -> Store:
 def test_it_is_fetched_verified_installed_and_the_archives_removed(server, capsys):
     assert main(["data", "add", "omniglot", "--download"]) == 0
     assert home().check("omniglot")["shape"] == [40, 1, 28, 28]
-    assert "not byte for byte" in capsys.readouterr().err, "small files are not the official ones"
+    assert "not byte for byte" not in capsys.readouterr().err
     assert not list(home().root.glob("*.download"))
     assert [p.name for p in home().root.glob("*.json")] == ["omniglot.json"]
 
@@ -115,17 +111,13 @@ def test_a_wrong_checksum_installs_nothing(server, capsys):
 
 
 def test_a_file_that_is_gone_is_named_with_the_way_out(server, monkeypatch, capsys):
-    gone = [replace(d, address=d.address + ".old") for d in data.BENCHMARKS["omniglot"].downloads]
-    local = replace(data.BENCHMARKS["omniglot"], downloads=gone)
-    monkeypatch.setitem(data.BENCHMARKS, "omniglot", local)
     monkeypatch.setattr(Handler, "do_GET", lambda self: self.send_error(404))
     assert main(["data", "add", "omniglot", "--download"]) == 2
-    assert ".old" in capsys.readouterr().err
+    assert "images_background.zip cannot be fetched" in capsys.readouterr().err
 
 
 def test_every_address_is_official_and_safe():
     for benchmark in BENCHMARKS.values():
-        for item in benchmark.downloads:
-            assert item.address.startswith("https://")
-            assert item.md5 == benchmark.md5[item.file]
-            assert Path(item.file).name == item.file
+        for address in benchmark.downloads:
+            assert address.startswith("https://")
+            assert Path(address).name in benchmark.md5

@@ -58,9 +58,8 @@ class ImageTasks(TaskStream):
             )
         self.outputs, self.identity = ways, images.identity
         self.example_shape = tuple(images.pixels.shape[1:])
-        self._counts = np.array([c.count for c in self.classes])
-        self._starts = np.array([c.start for c in self.classes])
-        self._turns = np.array([c.turns for c in self.classes])
+        numbers = np.array([(c.count, c.start, c.turns) for c in self.classes])
+        self._counts, self._starts, self._turns = numbers.T.copy()
 
     def draw(self, step: int, indices: Sequence[int]) -> tuple[Numbers, Numbers]:
         """Draw tasks as numbers: classes (tasks, ways) and rows (tasks, ways, shots + queries)."""

@@ -13,7 +13,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -44,11 +44,7 @@ class DamagedSet(ValueError):  # noqa: N818
 
 
 class Store:
-    """Installed data sets in one folder.
-
-    Args:
-        root: the folder; made when something is installed.
-    """
+    """Installed data sets in one folder, which is made when something is installed."""
 
     def __init__(self, root: Path):
         self.root = root
@@ -216,20 +212,18 @@ def close_up(
     classes: Sequence[ImageClass], missing: Sequence[int], file: BinaryIO, size: int
 ) -> list[ImageClass]:
     """Return the classes without the missing rows, whose followers move up in the file."""
-    gone, kept, target = set(missing), [], 0
+    gone, kept, end = set(missing), [], 0
     for c in classes:
-        start = target
-        for row in range(c.start, c.start + c.count):
-            if row in gone:
-                continue
+        rows = [row for row in range(c.start, c.start + c.count) if row not in gone]
+        for target, row in enumerate(rows, end):
             if row != target:
                 file.seek(row * size)
                 image = file.read(size)
                 file.seek(target * size)
                 file.write(image)
-            target += 1
-        if target > start:
-            kept.append(ImageClass(c.name, c.split, start, target - start, c.turns))
+        if rows:
+            kept.append(replace(c, start=end, count=len(rows)))
+        end += len(rows)
     return kept
 
 

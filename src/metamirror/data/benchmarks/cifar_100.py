@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 import numpy as np
 from numpy.typing import NDArray
 
-from metamirror.data.installing.benchmark import Benchmark, Download
+from metamirror.data.installing.benchmark import Benchmark
 from metamirror.data.installing.layouts import Found, Label, Layout, class_folders, split_folders
 from metamirror.data.installing.packed_images import (
     named,
@@ -24,15 +24,6 @@ from metamirror.data.installing.packed_images import (
 )
 from metamirror.data.readers.archives import LARGE
 from metamirror.data.readers.source import Source
-
-ARCHIVE = Download(
-    "cifar-100-python.tar.gz",
-    "https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",
-    "eb9058c3a382ffc7106e4002c42a8d85",
-)
-MD5 = {ARCHIVE.file: ARCHIVE.md5, "cifar-100-binary.tar.gz": "03b5dce01913d631647c71ecec9e9cb8"}
-LICENCE = "none stated: CIFAR-100 asks to cite Krizhevsky (2009)"
-SOURCE = "https://www.cs.toronto.edu/~kriz/cifar.html (CIFAR-100, python or binary version)"
 
 Names = tuple[list[str], list[str]]
 """The names of the fine and of the coarse labels."""
@@ -153,8 +144,8 @@ CLASSES = _by_name(
 CIFAR_FS = Benchmark(
     name="cifar-fs",
     title="CIFAR-FS (Bertinetto et al., 2019)",
-    licence=LICENCE,
-    source=SOURCE,
+    licence="none stated: CIFAR-100 asks to cite Krizhevsky (2009)",
+    source="https://www.cs.toronto.edu/~kriz/cifar.html (CIFAR-100, python or binary version)",
     layouts=[
         archive_layout(lambda fine, coarse: CLASSES.get(fine)),
         class_folders(CLASSES.get),
@@ -168,8 +159,11 @@ CIFAR_FS = Benchmark(
     channels=3,
     classes={"train": 64, "val": 16, "test": 20},
     images=60_000,
-    md5=MD5,
-    downloads=[ARCHIVE],
+    md5={
+        "cifar-100-python.tar.gz": "eb9058c3a382ffc7106e4002c42a8d85",
+        "cifar-100-binary.tar.gz": "03b5dce01913d631647c71ecec9e9cb8",
+    },
+    downloads=["https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz"],
 )
 
 SUPERCLASSES = _by_name(

@@ -4,14 +4,8 @@ from __future__ import annotations
 
 import re
 
-from metamirror.data.installing.benchmark import Benchmark, Download
+from metamirror.data.installing.benchmark import Benchmark
 from metamirror.data.installing.layouts import class_folders, split_folders
-
-ARCHIVE = Download(
-    "CUB_200_2011.tgz",
-    "https://data.caltech.edu/records/65de6-vp158/files/CUB_200_2011.tgz",
-    "97eceeb196236b17998738112f37df78",
-)
 
 
 def split_of(folder: str) -> str | None:
@@ -37,6 +31,6 @@ CUB = Benchmark(
     channels=3,
     classes={"train": 100, "val": 50, "test": 50},
     images=11_788,
-    md5={ARCHIVE.file: ARCHIVE.md5},
-    downloads=[ARCHIVE],
+    md5={"CUB_200_2011.tgz": "97eceeb196236b17998738112f37df78"},
+    downloads=["https://data.caltech.edu/records/65de6-vp158/files/CUB_200_2011.tgz"],
 )

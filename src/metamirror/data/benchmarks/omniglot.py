@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from metamirror.data.image_set import ImageClass, with_quarter_turns
-from metamirror.data.installing.benchmark import Benchmark, Download
+from metamirror.data.installing.benchmark import Benchmark
 from metamirror.data.installing.layouts import Found, image_files, image_names
 from metamirror.data.readers.source import Source
 
@@ -95,7 +95,7 @@ OMNIGLOT = Benchmark(
     classes={"train": 1028, "val": 172, "test": 423},
     images=32_460,
     md5=MD5,
-    downloads=[Download(file, ADDRESS + file, md5) for file, md5 in MD5.items()],
+    downloads=[ADDRESS + file for file in MD5],
     inverted=True,
     options=OmniglotOptions,
     arrange=arrange,

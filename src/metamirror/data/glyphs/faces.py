@@ -14,12 +14,8 @@ from PIL import Image, ImageDraw, ImageFont
 
 FACES = tuple(
     f"DejaVu{family}{style}"
-    for family, styles in (
-        ("Sans", ("", "-Oblique", "-Bold", "-BoldOblique")),
-        ("SansMono", ("", "-Oblique", "-Bold", "-BoldOblique")),
-        ("Serif", ("", "-Italic", "-Bold", "-BoldItalic")),
-    )
-    for style in styles
+    for family, slanted in (("Sans", "Oblique"), ("SansMono", "Oblique"), ("Serif", "Italic"))
+    for style in ("", f"-{slanted}", "-Bold", f"-Bold{slanted}")
 )
 """The two Display faces are left out: they hold a handful of mathematical signs."""
 
@@ -67,10 +63,8 @@ def bitmap(face: str, character: str) -> NDArray[np.uint8]:
 @cache
 def files_digest() -> str:
     """Return a checksum of the twelve files: some distributors replace them by their own."""
-    contents = hashlib.sha256()
-    for face in FACES:
-        contents.update(face_path(face).read_bytes())
-    return contents.hexdigest()[:16]
+    contents = b"".join(face_path(face).read_bytes() for face in FACES)
+    return hashlib.sha256(contents).hexdigest()[:16]
 
 
 @cache

@@ -12,15 +12,6 @@ from metamirror.data.installing.layouts import Layout
 
 
 @dataclass(frozen=True)
-class Download:
-    """An official file at a stable address."""
-
-    file: str
-    address: str
-    md5: str
-
-
-@dataclass(frozen=True)
 class Benchmark:
     """A published data set.
 
@@ -36,7 +27,8 @@ class Benchmark:
         classes: the official number of classes of each split.
         images: the official number of images in all.
         md5: checksums of official files, by file name; only those known for certain.
-        downloads: official files at stable addresses; none where a licence or a form is between.
+        downloads: stable addresses of official files, whose checksums are in `md5`; none where a
+            licence or a form is between.
         inverted: whether paper is white in the originals; ink is 1 here.
         options: a frozen dataclass; its fields may follow the name.
         arrange: (classes as stored, options) -> classes as used; by default the same.
@@ -53,7 +45,7 @@ class Benchmark:
     classes: Mapping[str, int]
     images: int
     md5: Mapping[str, str] = field(default_factory=dict)
-    downloads: Sequence[Download] = ()
+    downloads: Sequence[str] = ()
     inverted: bool = False
     options: type = NoOptions
     arrange: Callable[[Sequence[ImageClass], Any], Sequence[ImageClass]] = lambda stored, _: stored

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from metamirror._version import __version__
@@ -36,9 +36,10 @@ def download(benchmark: Benchmark, store: Store, *, skip_bad: bool = False) -> l
     with store.locked(benchmark.name, wait=False):
         # Kept until the installation has succeeded, so that nothing is fetched twice.
         folder = store.root / f".{benchmark.name}.download"
-        for item in benchmark.downloads:
-            if not (folder / item.file).is_file():
-                fetch(item.address, folder / item.file, md5=item.md5)
+        for address in benchmark.downloads:
+            file = folder / PurePosixPath(address).name
+            if not file.is_file():
+                fetch(address, file, md5=benchmark.md5[file.name])
         remarks = _install(benchmark, folder, store, skip_bad)
         shutil.rmtree(folder)
     return remarks
@@ -95,16 +96,8 @@ def write(
 ) -> int:
     """Decode what was found into the store; return how many images were left out.
 
-    Args:
-        store: where it goes.
-        name: what it is called there.
-        found: the images.
-        size: their height and width as stored.
-        channels: 1 for grey, 3 for colour.
-        about: what else the index says.
-        inverted: whether dark and light change places.
-        skip_bad: leave out an image that cannot be read, instead of stopping.
-        title: what the user calls it, if not by its name.
+    `about` is what else the index says, and `title` what the user calls the data set, if not by its
+    name. `inverted` exchanges dark and light; `skip_bad` leaves out images that cannot be read.
     """
     # Tasks are drawn by place: class after class, in the order of the splits and of their names.
     order = sorted(

@@ -32,11 +32,7 @@ def packed_images(
     """Find the classes of packed images.
 
     One file at a time is in memory: it is read for its labels, and read again for its images.
-
-    Args:
-        source: where the files are.
-        entries: their names.
-        load: (source, entry) -> its images, and the label of each; None leaves an image out.
+    `load` gives the images of an entry, and the label of each; None leaves an image out.
     """
     found: dict[Key, Label] = {}
     for entry in entries:

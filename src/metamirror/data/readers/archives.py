@@ -56,9 +56,6 @@ class Archive(ABC):
     """An archive: its visible files by name, and their bytes in its own order.
 
     It is opened when something is first asked of it.
-
-    Args:
-        path: the file.
     """
 
     entries_are_independent: bool

@@ -18,7 +18,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from metamirror._version import __version__
 from metamirror.console import Progress
@@ -48,13 +48,6 @@ def fetch(
 
     Until then it is called `target.part`. It survives a kill, and the next call goes on from there:
     if the two halves do not belong together, the checksum shows it, and the file is fetched anew.
-
-    Args:
-        url: the address, one of those in `data/benchmarks`.
-        target: the file to make; its folder is made too.
-        md5: the checksum in hexadecimal digits.
-        attempts: how often to try in all.
-        sleep: waits between two attempts.
 
     Raises:
         ValueError: the file is gone, or is another one.
@@ -142,13 +135,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
     """Follows redirects, but neither to other schemes nor from https back to http."""
 
     def redirect_request(
-        self,
-        req: urllib.request.Request,
-        fp: IO[bytes],
-        code: int,
-        msg: str,
-        headers: http.client.HTTPMessage,
-        newurl: str,
+        self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str
     ) -> urllib.request.Request | None:
         scheme = urllib.parse.urlsplit(newurl).scheme
         if scheme != "https" and (req.type, scheme) != ("http", "http"):

@@ -33,14 +33,11 @@ class Source:
     ...     source.names, source.read("labels.csv")
     (['labels.csv'], b'filename,label')
 
-    Attributes:
-        path: what was opened.
-        files: the files on disk that hold everything, for checksums.
+    `files` are the files on disk that hold everything, for checksums.
     """
 
     def __init__(self, path: Path, plain: dict[str, Path], archives: dict[str, Archive]):
-        self.path = path
-        self._plain, self._archives = plain, archives
+        self.path, self._plain, self._archives = path, plain, archives
         self.files = sorted([*plain.values(), *(archive.path for archive in archives.values())])
 
     @cached_property
@@ -63,12 +60,7 @@ class Source:
         return sorted(names)
 
     def read(self, name: str, limit: int = LIMIT) -> bytes:
-        """Return the bytes of one file. In a compressed tar this may be slow: see `read_many`.
-
-        Args:
-            name: one of `names`.
-            limit: the most bytes it may have. Those that arrive count, not those announced.
-        """
+        """Return the bytes of one file. In a compressed tar this may be slow: see `read_many`."""
         return next(self.read_many([name], limit))[1]
 
     def read_many(
@@ -79,10 +71,8 @@ class Source:
         A compressed tar has to be decompressed from its beginning to reach an entry, so that 12,000
         calls of `read` in any order would take hours where this takes one pass.
 
-        Args:
-            names: some of `names`, in any order.
-            limit: the most bytes that one of them may have.
-            tolerant: whether a damaged entry of a zip comes without its bytes, and is no error.
+        None of them may have more than `limit` bytes; those that arrive count, not those announced.
+        If `tolerant`, a damaged entry of a zip comes without its bytes, and is no error.
         """
         plain, packed = set[str](), {prefix: set[str]() for prefix in self._archives}
         for name in names:
@@ -118,11 +108,8 @@ def open_source(path: Path, *, look_into_archives: bool = True) -> Source:
     """Open a folder, a zip, a tar (plain, gz, bz2, xz) or a single file, by its suffix.
 
     Hidden files, `__MACOSX` and directories are left out. Symbolic links inside a folder are
-    followed as long as they stay in it.
-
-    Args:
-        path: what to look at.
-        look_into_archives: whether those that lie in a folder belong to it, or are just files.
+    followed as long as they stay in it. If not `look_into_archives`, those that lie in a folder are
+    just files.
 
     Raises:
         ValueError: there is no such path, the folder is empty, or a link leads out of it.
