@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from metamirror.core.tasks import Task
-from metamirror.data.augment import augmentation
 from metamirror.data.image_set import ImageClass, ImageSet, with_quarter_turns
-from metamirror.data.image_tasks import ImageTasks
+from metamirror.data.image_tasks import ImageTasks, augmentation
 from metamirror.testing.streams import same_tasks
 
 

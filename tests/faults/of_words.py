@@ -15,7 +15,7 @@ import tests.warm  # noqa: F401 - what a command imports is no write of its own
 from metamirror.cli.main import COMMANDS, main, parse
 from metamirror.cli.runs import default_folder
 from metamirror.core import priors
-from metamirror.data.augment import augmentation
+from metamirror.data.image_tasks import augmentation
 from metamirror.data.own_folder import parse_folder
 from metamirror.experiments.comparison.spec import read_methods, read_numbers, read_per_row
 from metamirror.experiments.cost import parse_shape

@@ -16,7 +16,6 @@ from metamirror.data import BENCHMARKS, DATA_SETS, ImageTasks, TaskStream, open_
 from metamirror.data.addressing import SPLITS
 from metamirror.data.installing.install import add as install
 from metamirror.data.installing.install import differences
-from metamirror.data.installing.install import download as fetch
 from metamirror.data.own_folder import FOLDER_SIZE, folder_name, open_folder
 from metamirror.data.registry import check_size
 from metamirror.data.store import DamagedSet, Store, data_home
@@ -93,16 +92,13 @@ def add_data(
     benchmark = BENCHMARKS[name]
     if download and source is not None:
         raise ValueError("give either --from or --download, not both")
-    if download:
-        remarks = fetch(benchmark, store, skip_bad=skip_bad)
-    elif source is not None:
-        remarks = install(benchmark, source, store, skip_bad=skip_bad)
-    else:
+    if source is None and not download:
         how = "--download, or " if benchmark.downloads else ""
         raise ValueError(
             f"where is {name}? Give {how}--from PATH ({benchmark.forms}). Available from: "
             f"{benchmark.source}"
         )
+    remarks = install(benchmark, source, store, skip_bad=skip_bad)
     if image_size is not None:
         open_images(name, image_size=image_size, data_dir=data_dir)
     for remark in remarks:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from metamirror.data.augment import augmentation
 from metamirror.data.benchmarks import BENCHMARKS
 from metamirror.data.image_set import ImageClass, ImageSet
-from metamirror.data.image_tasks import Augment, ImageTasks
+from metamirror.data.image_tasks import Augment, ImageTasks, augmentation
 from metamirror.data.registry import DATA_SETS, DataSet, find_data_set, open_images
 from metamirror.data.task_stream import TaskStream
 

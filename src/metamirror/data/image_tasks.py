@@ -1,8 +1,9 @@
-"""Few-shot classification tasks drawn from a set of images."""
+"""Few-shot classification tasks drawn from a set of images, and changes to their images."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import reduce
 
 import numpy as np
 import torch
@@ -93,24 +94,61 @@ class ImageTasks(TaskStream):
             if turned.any():
                 images[turned] = np.rot90(images[turned], turns, axes=(-2, -1))
         if self.augment is not None:
+            shape = (self.outputs * rows.shape[-1], *self.example_shape)
             for i, index in enumerate(indices):
-                images[i] = self._augmented(images[i], self.augment, step, index)
+                random = augmentation_generator(self.seed, self.split, step, index)
+                changed = self.augment(images[i].reshape(shape).copy(), random)
+                if changed.shape != shape or changed.dtype != np.uint8:
+                    raise ValueError(
+                        f"augment gave {changed.dtype} {changed.shape} for uint8 {shape}; it must "
+                        f"keep type and shape"
+                    )
+                images[i] = changed.reshape(images[i].shape)
         support, query = images[:, :, : self.shots], images[:, :, self.shots :]
         return Task(self._batch(support), self._batch(query))
-
-    def _augmented(self, images: Pixels, augment: Augment, step: int, index: int) -> Pixels:
-        random = augmentation_generator(self.seed, self.split, step, index)
-        flat = images.reshape(-1, *self.example_shape)
-        changed = augment(flat.copy(), random)
-        if changed.shape != flat.shape or changed.dtype != np.uint8:
-            raise ValueError(
-                f"augment gave {changed.dtype} {changed.shape} for uint8 {flat.shape}; it must "
-                f"keep type and shape"
-            )
-        return changed.reshape(images.shape)
 
     def _batch(self, images: Pixels) -> Batch:
         tasks, ways, each = images.shape[:3]
         x: Tensor = torch.from_numpy(images.reshape(tasks, ways * each, *self.example_shape))
         y = torch.arange(ways).repeat_interleave(each).repeat(tasks, 1)
         return Batch(x.to(torch.float32).div_(255), y)
+
+
+def flip(images: Pixels, random: np.random.Generator) -> Pixels:
+    """Mirror each image left to right with probability 1/2."""
+    mirrored = random.random(len(images)) < 0.5
+    images[mirrored] = images[mirrored, :, :, ::-1]
+    return images
+
+
+def shift(images: Pixels, random: np.random.Generator) -> Pixels:
+    """Move each image by up to a tenth of its size; the edge is repeated."""
+    reach = max(1, images.shape[-1] // 10)
+    padded = np.pad(images, ((0, 0), (0, 0), (reach, reach), (reach, reach)), mode="edge")
+    height, width = images.shape[2:]
+    for i, (top, left) in enumerate(random.integers(0, 2 * reach + 1, (len(images), 2))):
+        images[i] = padded[i, :, top : top + height, left : left + width]
+    return images
+
+
+AUGMENTATIONS: dict[str, Augment] = {"flip": flip, "shift": shift}
+
+
+def augmentation(names: str) -> Augment | None:
+    """Return the changes named, one after the other, as in `flip,shift`; `none` for none.
+
+    >>> augmentation("none") is None
+    True
+    """
+    if names == "none":
+        return None
+    words = [word.strip() for word in names.split(",")]
+    for name in words:
+        if name not in AUGMENTATIONS:
+            raise ValueError(
+                f"augment is {names!r}: no change is called {name!r}; choose from "
+                f"{', '.join(AUGMENTATIONS)}, with commas between them, or none"
+            )
+    return lambda images, random: reduce(
+        lambda changed, name: AUGMENTATIONS[name](changed, random), words, images
+    )

@@ -75,16 +75,13 @@ def open_folder(
             about: dict[str, object] = {"fingerprint": state, "path": str(path.resolve())}
             write(store, name, found, size, channels, about, skip_bad=skip_bad, title=spec)
 
-        store.keep(name, "fingerprint", state, install)
-    return replace(store.open(name), name=spec)
+        return replace(store.keep(name, "fingerprint", state, install), name=spec)
 
 
 def fingerprint(source: Source) -> str:
     """Return what changes with the folder: a checksum of names, sizes and times."""
-    lines = []
-    for path in source.files:
-        facts = path.stat()
-        lines.append(f"{os.path.relpath(path, source.path)}\0{facts.st_size}\0{facts.st_mtime_ns}")
+    facts = ((os.path.relpath(path, source.path), path.stat()) for path in source.files)
+    lines = [f"{name}\0{stat.st_size}\0{stat.st_mtime_ns}" for name, stat in facts]
     return hashlib.sha256("\n".join(lines).encode(errors="surrogateescape")).hexdigest()
 
 

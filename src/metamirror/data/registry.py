@@ -106,8 +106,7 @@ def open_glyphs(spec: str, store: Store, image_size: int | None = None) -> Image
     name, words = parse_spec(spec)
     read_options(name, NoOptions, words)
     versions = glyphs.versions()
-    store.keep("glyphs", "versions", versions, install)
-    return resized(store.open("glyphs"), store, image_size)
+    return resized(store.keep("glyphs", "versions", versions, install), store, image_size)
 
 
 def resized(images: ImageSet, store: Store, size: int | None) -> ImageSet:
@@ -127,8 +126,7 @@ def resized(images: ImageSet, store: Store, size: int | None) -> ImageSet:
         shape, title = (channels, size, size), f"resize {images.name} to {size}x{size}"
         store.install(name, shape, images.classes, rows, {"origin": origin}, title)
 
-    store.keep(name, "origin", origin, install)
-    return replace(store.open(name), name=images.name)
+    return replace(store.keep(name, "origin", origin, install), name=images.name)
 
 
 DATA_SETS: dict[str, DataSet] = {

@@ -13,7 +13,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -43,11 +43,11 @@ class DamagedSet(ValueError):  # noqa: N818
     """What is installed is not what was installed."""
 
 
+@dataclass(frozen=True)
 class Store:
     """Installed data sets in one folder, which is made when something is installed."""
 
-    def __init__(self, root: Path):
-        self.root = root
+    root: Path
 
     def names(self) -> list[str]:
         """Return the names of what is installed."""
@@ -87,8 +87,8 @@ class Store:
             raise self._damaged(name, f"{array} is damaged: its sha256 is {found}")
         return facts
 
-    def keep(self, name: str, key: str, value: object, install: Callable[[], object]) -> None:
-        """Install what can be made again, unless what is there was made from the same."""
+    def keep(self, name: str, key: str, value: object, install: Callable[[], object]) -> ImageSet:
+        """Open what can be made again, installed unless what is there was made from the same."""
 
         def current() -> bool:
             try:
@@ -101,6 +101,7 @@ class Store:
             with self.locked(name, wait=True):
                 if not current():
                     install()
+        return self.open(name)
 
     @contextmanager
     def locked(self, name: str, *, wait: bool) -> Iterator[None]:

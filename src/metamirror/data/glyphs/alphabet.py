@@ -106,7 +106,9 @@ def look_alikes(found: list[Letter]) -> NDArray[np.bool_]:
         ink = np.stack([_shape(bitmap(face, found[i].character)) for i in have])
         # Ones and zeros: in single precision every sum below is an exact integer.
         rows = ink.reshape(len(have), -1).astype(np.float32)
-        beyond = rows @ (~_widened(ink)).reshape(len(have), -1).astype(np.float32).T
+        for axis in (1, 2):  # widened by a pixel; the empty margin keeps the ends of a row apart
+            ink = ink | np.roll(ink, 1, axis) | np.roll(ink, -1, axis)
+        beyond = rows @ (~ink).reshape(len(have), -1).astype(np.float32).T
         both = np.ix_(have, have)
         covered = beyond * one_in[both] < rows.sum(1, keepdims=True)
         alike[both] |= covered & covered.T
@@ -118,25 +120,15 @@ def _shape(ink: NDArray[np.uint8]) -> NDArray[np.bool_]:
     side = max(ink.shape)
     box = min(_BOX, max(1, _BOX * side // 40))  # dots and commas stay small
     image = np.zeros((_SIDE, _SIDE), dtype=bool)
-    scaled = [n * box // side for n in ink.shape]
-    lengths = [
-        max(1, (length + box) // 2 if 3 * n > side else length)
-        for n, length in zip(ink.shape, scaled, strict=True)
-    ]
-    # For each quarter of a pixel of the box, the pixel of the letter on which its centre falls.
-    lines = [
-        (2 * np.arange(4 * length) + 1) * n // (8 * length)
-        for n, length in zip(ink.shape, lengths, strict=True)
-    ]
-    fine = ink[lines[0]][:, lines[1]].astype(np.int32)
+    lengths, lines = [], []
+    for n in ink.shape:
+        length = n * box // side
+        length = max(1, (length + box) // 2 if 3 * n > side else length)
+        lengths.append(length)
+        # For each quarter of a pixel of the box, the letter's pixel on which its centre falls.
+        lines.append((2 * np.arange(4 * length) + 1) * n // (8 * length))
+    fine = ink[np.ix_(*lines)].astype(np.int32)
     coarse = fine.reshape(lengths[0], 4, lengths[1], 4).sum((1, 3))
     top, left = ((_SIDE - length) // 2 for length in lengths)
     image[top : top + lengths[0], left : left + lengths[1]] = coarse >= 16 * 96
     return image
-
-
-def _widened(ink: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """With all neighbours; the empty margin keeps the ends of a row apart."""
-    for axis in (1, 2):
-        ink = ink | np.roll(ink, 1, axis) | np.roll(ink, -1, axis)
-    return ink

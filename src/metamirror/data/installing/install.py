@@ -20,49 +20,45 @@ from metamirror.data.readers.source import Source, open_source
 from metamirror.data.store import Rows, Store
 
 
-def add(benchmark: Benchmark, path: Path, store: Store, *, skip_bad: bool = False) -> list[str]:
-    """Install a benchmark from a folder, zip or tar; return remarks for the user."""
-    with store.locked(benchmark.name, wait=False):
-        return _install(benchmark, path, store, skip_bad)
+def add(
+    benchmark: Benchmark, path: Path | None, store: Store, *, skip_bad: bool = False
+) -> list[str]:
+    """Install a benchmark from a folder, zip or tar; return remarks for the user.
 
-
-def download(benchmark: Benchmark, store: Store, *, skip_bad: bool = False) -> list[str]:
-    """Fetch a benchmark from its official address and install it; return remarks for the user."""
-    if not benchmark.downloads:
+    Without a path it is fetched from its official addresses.
+    """
+    if path is None and not benchmark.downloads:
         raise ValueError(
             f"{benchmark.name} has no stable official address. Get it by hand ({benchmark.source}; "
             f"{benchmark.licence}), then: metamirror data add {benchmark.name} --from PATH"
         )
     with store.locked(benchmark.name, wait=False):
         # Kept until the installation has succeeded, so that nothing is fetched twice.
-        folder = store.root / f".{benchmark.name}.download"
-        for address in benchmark.downloads:
-            file = folder / PurePosixPath(address).name
+        fetched = store.root / f".{benchmark.name}.download"
+        for address in benchmark.downloads if path is None else ():
+            file = fetched / PurePosixPath(address).name
             if not file.is_file():
                 fetch(address, file, md5=benchmark.md5[file.name])
-        remarks = _install(benchmark, folder, store, skip_bad)
-        shutil.rmtree(folder)
+        with open_source(path or fetched) as source:
+            found = find(benchmark, source)
+            remarks = [
+                f"{file.name} is not byte for byte the official file, though its layout is right: "
+                f"packed again, perhaps"
+                for file in source.files
+                if file.name in benchmark.md5 and digest_of(file, "md5") != benchmark.md5[file.name]
+            ]
+            left_out = write(
+                *(store, benchmark.name, found, benchmark.size, benchmark.channels),
+                {"title": benchmark.title, "licence": benchmark.licence},
+                inverted=benchmark.inverted,
+                skip_bad=skip_bad,
+            )
+        if left_out:
+            remarks.append(f"{left_out} images could not be read and were left out")
+        remarks += differences(benchmark, store.facts(benchmark.name))
+        if path is None:
+            shutil.rmtree(fetched)
     return remarks
-
-
-def _install(benchmark: Benchmark, path: Path, store: Store, skip_bad: bool) -> list[str]:
-    with open_source(path) as source:
-        found = find(benchmark, source)
-        remarks = [
-            f"{file.name} is not byte for byte the official file, though its layout is right: "
-            f"packed again, perhaps"
-            for file in source.files
-            if file.name in benchmark.md5 and digest_of(file, "md5") != benchmark.md5[file.name]
-        ]
-        left_out = write(
-            *(store, benchmark.name, found, benchmark.size, benchmark.channels),
-            {"title": benchmark.title, "licence": benchmark.licence},
-            inverted=benchmark.inverted,
-            skip_bad=skip_bad,
-        )
-    if left_out:
-        remarks.append(f"{left_out} images could not be read and were left out")
-    return remarks + differences(benchmark, store.facts(benchmark.name))
 
 
 def find(benchmark: Benchmark, source: Source) -> Found:

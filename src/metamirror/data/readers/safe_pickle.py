@@ -149,14 +149,9 @@ class _Reader(_Unpickler):  # type: ignore[misc]
 
     def __init__(self, data: bytes):
         super().__init__(io.BytesIO(data), encoding="bytes")
-        self._objects = 0
+        self.objects = 0
         # Every byte may be copied or checked twice; only an attack needs more.
         self._allowance = 2 * len(data) + 2**20
-
-    def count_object(self) -> None:
-        self._objects += 1
-        if self._objects > _MOST:
-            raise _Refused(f"more than {_MOST:,} objects")
 
     def _spend(self, count: int) -> None:
         self._allowance -= count
@@ -285,7 +280,9 @@ class _Reader(_Unpickler):  # type: ignore[misc]
 
 def _counted(instruction: Callable[[_Reader], None]) -> Callable[[_Reader], None]:
     def counted(reader: _Reader) -> None:
-        reader.count_object()
+        reader.objects += 1
+        if reader.objects > _MOST:
+            raise _Refused(f"more than {_MOST:,} objects")
         instruction(reader)
         # From the memo comes what an object has become since it was put there.
         if reader.stack and isinstance(found := reader.stack[-1], _Unfinished):

@@ -123,15 +123,11 @@ def open_source(path: Path, *, look_into_archives: bool = True) -> Source:
             return Source(path, {}, {"": _archive(path)})
         return Source(path, {path.name: path}, {})
     files = dict(sorted(_walk(path)))
-    inside = {
-        name: file
-        for name, file in files.items()
-        if look_into_archives and "/" not in name and _SUFFIXES.search(name)
-    }
-    plain = {name: file for name, file in files.items() if name not in inside}
     if not files:
         raise ValueError(f"{path} is empty; give a folder that holds files, or an archive")
-    return Source(path, plain, {f"{name}/": _archive(file) for name, file in inside.items()})
+    inside = [n for n in files if look_into_archives and "/" not in n and _SUFFIXES.search(n)]
+    archives = {f"{name}/": _archive(files.pop(name)) for name in inside}
+    return Source(path, files, archives)
 
 
 def _archive(path: Path) -> Archive:
