@@ -66,8 +66,9 @@ class Store:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise self._damaged(name, f"{path} is no index of format {FORMAT} ({error})") from error
         array, expected = self.root / found["array"], math.prod(found["shape"])
-        size = array.stat().st_size if array.is_file() else 0
-        if size != expected:
+        if not array.is_file():
+            raise self._damaged(name, f"{array} is missing")
+        if (size := array.stat().st_size) != expected:
             raise self._damaged(name, f"{array} has {size} bytes instead of {expected}")
         return found
 
