@@ -15,7 +15,6 @@ import pytest
 from metamirror.experiments.paired_timing import (
     Program,
     ProgramError,
-    Worker,
     cpu_seconds,
     open_workers,
     ratio,
@@ -99,12 +98,12 @@ def test_programs_take_turns_in_changing_order_and_own_their_memory():
 )
 def test_a_program_that_fails_is_reported_with_its_name(prepare, kind, words):
     with (
-        Worker(Program("broken", prepare)) as worker,
         pytest.raises(kind, match=f"broken.*{words}") as caught,
+        open_workers([Program("broken", prepare)]) as workers,
     ):
-        take_turns([worker], 1)
+        take_turns(workers, 1)
     assert len(str(caught.value).splitlines()) == 1
-    assert not worker._process.is_alive()
+    assert not multiprocessing.active_children()
 
 
 def test_no_rounds_are_refused():

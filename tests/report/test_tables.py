@@ -7,7 +7,7 @@ import io
 
 from rich.console import Console
 
-from metamirror.experiments.comparison.table import Row, with_bold
+from metamirror.experiments.comparison.table import with_bold
 from metamirror.report import tables
 
 
@@ -50,7 +50,7 @@ FAILED = {"status": "failed", "reason": "seed 0: not finite at step 3"}
 
 
 def bold(*rows) -> list[str]:
-    return [r.method for r in with_bold([Row.from_json(row) for row in rows]) if r.bold]
+    return [r.method for r in with_bold(tables.read_rows(table(*rows))) if r.bold]
 
 
 def test_the_best_and_all_within_its_interval_are_bold():
@@ -143,7 +143,7 @@ def test_latex_escapes_what_it_must():
 
 def test_csv_is_not_rounded():
     found = table(row("maml", 48.70123, 1.5), row("ecml", None, None, **FAILED))
-    text = tables.as_csv(tables.read_rows(found))
+    text = tables.as_csv(found["rows"])
     first, second = csv.DictReader(io.StringIO(text))
     assert float(first["accuracy"]) == 48.70123
     assert float(first["difference_to_maml_low"]) == -0.25

@@ -28,17 +28,11 @@ COMPARABLE = (0.5, 2.0)
 
 @dataclass(frozen=True)
 class Curve:
-    """Runs that differ in nothing but their seed.
+    """Runs that differ in nothing but their seed."""
 
-    Attributes:
-        label: the method; with the settings that tell it from other curves of that method.
-        runs: the run folders by seed.
-        config: of the first of them.
-    """
-
-    label: str
-    runs: dict[int, Path]
-    config: RunConfig
+    label: str  # the method, with the settings in which other curves of that method differ
+    runs: dict[int, Path]  # the run folders by seed
+    config: RunConfig  # of the first of them
 
 
 @dataclass(frozen=True)

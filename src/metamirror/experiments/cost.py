@@ -8,6 +8,7 @@ import os
 import re
 import statistics
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -23,6 +24,7 @@ from metamirror.experiments.paired_timing import (
     Work,
     Worker,
     machine,
+    open_workers,
     ratio,
     take_turns,
 )
@@ -191,28 +193,25 @@ def measure_cost(
     reference, *others = methods
     rows: dict[str, dict[str, Any]] = {}
 
-    def worker_of(method: str) -> Worker:
-        return Worker(Program(method, partial(prepare, method, work, imports), count))
+    def opened(*methods: str) -> AbstractContextManager[list[Worker]]:
+        return open_workers(Program(m, partial(prepare, m, work, imports), count) for m in methods)
 
     total = rounds * 2 * max(1, len(others))
-    with Progress("cost", total) as progress, worker_of(reference) as maml:
+    with Progress("cost", total) as progress, opened(reference) as [maml]:
         turns = itertools.count(1)
 
         def show(worker: Worker) -> None:
-            progress.update(
-                next(turns), f"{worker.program.name} {1000 * worker.seconds[-1]:.0f} ms"
-            )
+            note = f"{worker.program.name} {1000 * worker.seconds[-1]:.0f} ms"
+            progress.update(next(turns), note)
 
+        measure = partial(take_turns, rounds=rounds, turn_seconds=TURN_SECONDS, after_turn=show)
         for method in others:
-            with worker_of(method) as worker:
-                worker.wait()
-                seconds = take_turns(
-                    [maml, worker], rounds, turn_seconds=TURN_SECONDS, after_turn=show
-                )
+            with opened(method) as [worker]:
+                seconds = measure([maml, worker])
             against = ratio(seconds[method], seconds[reference])
             rows[method] = _row(worker, against, extra[method])
         if not others:
-            take_turns([maml], rounds, turn_seconds=TURN_SECONDS, after_turn=show)
+            measure([maml])
         first = _row(maml, Ratio(1.0, (1.0, 1.0)), extra[reference])
     return {
         **asdict(work),

@@ -30,23 +30,16 @@ UNKNOWN = "unknown: the geometry does not say by which map it moves"
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a geometry is that of a mirror map, and how that is known.
+    """Whether a geometry is that of a mirror map, and how that is known."""
 
-    Attributes:
-        is_mirror_map: None where the question has no meaning, or no answer was found.
-        proof: "by construction", "checked at N points", "refuted at ..." or "unknown: ...".
-        symmetric: the Jacobian equals its transpose.
-        monotone: the map is strictly increasing.
-        bounds: (m, M) with m I <= dg <= M I; by construction, or as measured.
-        certificate: what was measured, where it was needed.
-    """
-
-    is_mirror_map: bool | None
-    proof: str | None
-    symmetric: bool | None = None
-    monotone: bool | None = None
-    bounds: tuple[float, float] | None = None
-    certificate: Certificate | None = None
+    is_mirror_map: bool | None  # None where the question has no meaning, or no answer was found
+    proof: (
+        str | None
+    )  # "by construction", "checked at N points", "refuted at ..." or "unknown: ..."
+    symmetric: bool | None = None  # the Jacobian equals its transpose
+    monotone: bool | None = None  # the map is strictly increasing
+    bounds: tuple[float, float] | None = None  # (m, M) with m I <= dg <= M I, proved or measured
+    certificate: Certificate | None = None  # what was measured, where it was needed
 
 
 def verdict_on(g: MirrorMap | None, points: list[Params], *, n: int = 4, seed: int = 0) -> Verdict:

@@ -11,6 +11,7 @@ import contextlib
 import math
 import multiprocessing
 import os
+import re
 import signal
 import sys
 import time
@@ -40,32 +41,24 @@ class ProgramError(ChildProcessError):
 class Program:
     """Something to measure.
 
-    Attributes:
-        name: what the tables call it.
-        prepare: called once in the program's process; returns the work of one iteration. It is
-            sent there, so that it must be picklable: a function of a module, or a partial of one.
-        threads: of torch, in that process.
+    `prepare` is called once in the program's process and returns the work of one iteration. It is
+    sent there, so that it must be picklable: a function of a module, or a partial of one.
     """
 
     name: str
     prepare: Callable[[], Work]
-    threads: int = 1
+    threads: int = 1  # of torch, in that process
 
 
 class Worker:
-    """A program in a process of its own, which works when told to. A context manager.
-
-    Attributes:
-        seconds: per iteration, of each turn taken.
-        cpu_seconds: the same of all cores together; what others do on the machine moves it less.
-        peak_mb: the most memory that the process has held, torch itself included.
-        idle_mb: what of it the process held before its first iteration.
-    """
+    """A program in a process of its own, which works when asked to; see `open_workers`."""
 
     def __init__(self, program: Program):
         self.program = program
-        self.seconds: list[float] = []
+        self.seconds: list[float] = []  # per iteration, of each turn taken
+        # The same of all cores together; what others do on the machine moves it less.
         self.cpu_seconds: list[float] = []
+        # The most memory that the process has held, torch included; and before its first iteration.
         self.peak_mb = self.idle_mb = math.nan
         self.repeats = 1
         # Spawned, not forked: a forked process would begin with its parent's memory.
@@ -75,20 +68,13 @@ class Worker:
         self._process = context.Process(target=_serve, args=(theirs, program))
         self._process.start()
         theirs.close()
-        self._ready = False
-
-    def __enter__(self) -> Worker:
-        return self
 
     def wait(self) -> None:
         """Wait until the program is prepared."""
-        if not self._ready:
-            self.idle_mb = self._answer()
-            self._ready = True
+        self.idle_mb = self._answer()
 
     def warm_up(self, turn_seconds: float = 0.0) -> None:
         """Run iterations that do not count. The second one tells how many fill a turn."""
-        self.wait()
         self._work(1)
         if turn_seconds > 0:
             self.repeats = max(1, round(turn_seconds / max(self._work(1)[0], 1e-6)))
@@ -126,7 +112,8 @@ class Worker:
             raise failed
         return value
 
-    def __exit__(self, *error: object) -> None:
+    def close(self) -> None:
+        """End the process."""
         self._process.kill()
         self._process.join()
         self._pipe.close()
@@ -159,7 +146,8 @@ def open_workers(programs: Iterable[Program]) -> Iterator[list[Worker]]:
     with contextlib.ExitStack() as stack:
         workers: list[Worker] = []
         for program in programs:
-            workers.append(stack.enter_context(Worker(program)))
+            workers.append(Worker(program))
+            stack.callback(workers[-1].close)
             # One after the other: preparing may take more memory than working.
             workers[-1].wait()
         yield workers
@@ -167,10 +155,10 @@ def open_workers(programs: Iterable[Program]) -> Iterator[list[Worker]]:
 
 def peak_mb() -> float:
     """Return the most memory that this process and its children have each held, in megabytes."""
-    status = Path("/proc/self/status")
-    if status.exists():
-        # Not getrusage, whose peak a new process inherits from the one that started it.
-        return sum(map(_peak_of, [status, *(Path(f"/proc/{pid}/status") for pid in _children())]))
+    # Not getrusage, whose peak a new process inherits from the one that started it.
+    peaks = [re.findall(r"VmHWM:\s*(\d+)", _proc(pid, "status")) for pid in ("self", *_children())]
+    if peaks[0]:
+        return sum(int(kilobytes) for found in peaks for kilobytes in found) / 1024
     import resource  # which Windows lacks
 
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -179,29 +167,22 @@ def peak_mb() -> float:
 
 def cpu_seconds() -> float:
     """Return what this process and its living children have spent on all cores, where known."""
-    return time.process_time() + sum(map(_cpu_of, _children()))
+    # A process's name may hold anything, in brackets; the 14th and 15th fields are clock ticks.
+    children = [_proc(pid, "stat").rpartition(")")[2].split()[11:13] for pid in _children()]
+    ticks = sum(int(field) for fields in children for field in fields)
+    return time.process_time() + (ticks / os.sysconf("SC_CLK_TCK") if ticks else 0.0)
 
 
 def _children() -> list[str]:
-    children = Path(f"/proc/self/task/{os.getpid()}/children")
-    return children.read_text().split() if children.exists() else []
+    return _proc("self", f"task/{os.getpid()}/children").split()
 
 
-def _cpu_of(pid: str) -> float:
+def _proc(pid: str, name: str) -> str:
+    """Return what Linux says of a process; nothing if it has ended, or on another system."""
     try:
-        # The name may hold anything, in brackets; the 14th and 15th fields are ticks of the clock.
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:  # it has ended
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def _peak_of(status: Path) -> float:
-    try:
-        lines = status.read_text().splitlines()
-    except OSError:  # it has ended
-        return 0.0
-    return sum(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) / 1024
+        return Path("/proc", pid, name).read_text()
+    except OSError:
+        return ""
 
 
 def take_turns(
@@ -211,13 +192,10 @@ def take_turns(
     turn_seconds: float = 0.0,
     after_turn: Callable[[Worker], None] = lambda worker: None,
 ) -> dict[str, list[float]]:
-    """Return seconds per iteration by program, round by round.
+    """Return seconds per iteration by program, for `rounds` turns of each.
 
-    Args:
-        workers: one for each program. One that has worked before is not warmed up again.
-        rounds: how many turns each takes. Who goes first changes from round to round.
-        turn_seconds: how long a turn should be; 0 for a single iteration.
-        after_turn: told of each turn taken.
+    Who goes first changes from round to round. A worker that has worked before is not warmed up
+    again. A turn is a single iteration unless `turn_seconds` says how long it should be.
     """
     if rounds < 1:
         raise ValueError(f"rounds is {rounds}; at least one is needed")

@@ -1,1 +1,1 @@
-"""Pictures and pages for people."""
+"""Figures and pages for people."""

@@ -29,27 +29,16 @@ MOST_WORDS = 300
 
 @dataclass
 class Run:
-    """One run folder.
-
-    Attributes:
-        path: of the folder.
-        name: its path within the folder of the report.
-        config: None where it cannot be read.
-        metrics: one entry for each readable line of metrics.jsonl, with its numbers alone.
-        evaluations: the readable summaries, the one on most tasks last.
-        versions: what the run was started with.
-        seconds: of an iteration, by the run's own clock.
-        problems: what cannot be read and what went wrong, in words.
-    """
+    """One run folder."""
 
     path: Path
-    name: str
-    config: RunConfig | None = None
-    metrics: list[Line] = field(default_factory=list)
-    evaluations: list[dict[str, Any]] = field(default_factory=list)
-    versions: dict[str, object] = field(default_factory=dict)
-    seconds: float | None = None
-    problems: list[str] = field(default_factory=list)
+    name: str  # its path within the folder of the report
+    config: RunConfig | None = None  # None where it cannot be read
+    metrics: list[Line] = field(default_factory=list)  # the numbers of each readable line
+    evaluations: list[dict[str, Any]] = field(default_factory=list)  # the one on most tasks last
+    versions: dict[str, object] = field(default_factory=dict)  # what it was started with
+    seconds: float | None = None  # of an iteration, by the run's own clock
+    problems: list[str] = field(default_factory=list)  # what cannot be read or went wrong, in words
 
     @property
     def method(self) -> str:
@@ -92,18 +81,11 @@ class Run:
 
 @dataclass(frozen=True)
 class Found:
-    """What a folder holds.
+    """What a folder holds."""
 
-    Attributes:
-        runs: in the order of the paper's table and of their names.
-        documents: the readable files of each name in DOCUMENTS beside the runs, by the folder
-            they are in ("" for the folder itself).
-        problems: the other files of these names, in words.
-    """
-
-    runs: list[Run]
-    documents: dict[str, dict[str, dict[str, Any]]]
-    problems: list[str]
+    runs: list[Run]  # in the order of the paper's table and of their names
+    documents: dict[str, dict[str, dict[str, Any]]]  # by DOCUMENTS, then by folder ("" for this)
+    problems: list[str]  # the documents that cannot be read, in words
 
 
 def collect(folder: Path) -> Found:
@@ -177,10 +159,9 @@ def _metrics(run: Run) -> list[Line]:
     lines, bad = [], 0
     for text in (run.path / METRICS).read_text(errors="replace").splitlines():
         try:
-            entry = json.loads(text)
+            values = dict_or_empty(json.loads(text))
         except (ValueError, RecursionError):
-            entry = None
-        values = entry if isinstance(entry, dict) else {}
+            values = {}
         line = {k: v for k, raw in values.items() if (v := number(raw)) is not None}
         if "step" in line:
             lines.append(line | ({"diverged": 1.0} if values.get("diverged") is True else {}))
@@ -215,12 +196,12 @@ def groups_of(runs: Sequence[Run]) -> dict[str, dict[str, list[Run]]]:
     }
 
 
-def entries(value: object) -> list[dict[str, Any]]:
+def dicts_in(value: object) -> list[dict[str, Any]]:
     """Return the dictionaries in a value that should be a list of them."""
     return [e for e in value if isinstance(e, dict)] if isinstance(value, list) else []
 
 
-def mapping(value: object) -> dict[str, Any]:
+def dict_or_empty(value: object) -> dict[str, Any]:
     """Return a value that should be a dictionary; an empty one if it is not."""
     return value if isinstance(value, dict) else {}
 

@@ -14,11 +14,15 @@ from rich.markup import escape
 from rich.table import Table as Screen
 
 from metamirror.core.files import write_atomically
-from metamirror.experiments.comparison.table import DIGITS, MISSING, Row, plus_minus
+from metamirror.experiments.comparison.table import DIGITS, MISSING, Row, Seed, plus_minus
+from metamirror.report.collect import dict_or_empty, dicts_in, number, text
 
 UNITS = {"accuracy": "accuracy, %", "mse": "MSE"}
 SOME_FAILED = "†"
 ENDS = ("mean", "low", "high")
+WORDS = ("method", "title", "optimizer", "geometry", "published", "status", "reason", "note")
+FIGURES = ("ci95", "extra_parameters", "relative_to_maml")
+"""Fields of a row that are words, and that are numbers."""
 ROOM = 16
 """Characters of a terminal for each column of a table that is shown whole."""
 OF_THE_PAPER = (
@@ -30,20 +34,12 @@ OF_THE_PAPER = (
 
 @dataclass(frozen=True)
 class Cell:
-    """What stands in one place of a table.
-
-    Attributes:
-        text: the text.
-        bold: whether it is emphasised.
-        notes: small lines below it, in a page.
-        kind: "good" or "bad", for its colour in a page.
-        tooltip: what a page shows when the pointer is over it.
-    """
+    """What stands in one place of a table; pages alone show notes, kinds and tooltips."""
 
     text: str
     bold: bool = False
-    notes: tuple[str, ...] = ()
-    kind: str = ""
+    notes: tuple[str, ...] = ()  # small lines below it
+    kind: str = ""  # "good" or "bad", for its colour
     tooltip: str = ""
 
 
@@ -65,9 +61,34 @@ class Layout:
     notes: list[str]
 
 
-def read_rows(table: Mapping[str, Any]) -> list[Row]:
-    """Return the rows of table.json."""
-    return [Row.from_json(row) for row in table["rows"]]
+def read_rows(table: Mapping[str, Any], longest: int | None = None) -> list[Row]:
+    """Return the rows of table.json with fields of their types, whatever the file has.
+
+    Words end after `longest` characters.
+    """
+    rows = dicts_in(table.get("rows"))
+    measure = "mse" if any("mse" in row for row in rows) else "accuracy"
+    return [_read_row(row, measure, longest) for row in rows]
+
+
+def _read_row(found: dict[str, Any], measure: str, longest: int | None) -> Row:
+    gap = dict_or_empty(found.get("difference_to_maml"))
+    words: dict[str, Any] = {name: text(found.get(name))[:longest] for name in WORDS}
+    figures: dict[str, Any] = {name: number(found.get(name)) for name in FIGURES}
+    return Row(
+        **words | {"title": words["title"] or words["method"]},
+        **figures,
+        kind="control" if found.get("kind") == "control" else "method",
+        shots=int(number(found.get("shots")) or 0),
+        measure=measure,
+        value=number(found.get(measure)),
+        seeds=tuple(
+            Seed(seed.get("seed"), number(seed.get(measure)), None, None)
+            for seed in dicts_in(found.get("seeds"))
+        ),
+        difference_to_maml={end: number(gap.get(end)) for end in ENDS},
+        bold=found.get("bold") is True,
+    )
 
 
 def lay_out(protocol: str, rows: Sequence[Row]) -> Layout:
@@ -154,8 +175,8 @@ def _notes(rows: Sequence[Row]) -> list[str]:
     if any(row.published for row in rows):
         notes.append(OF_THE_PAPER)
     if len(seeds) > 1:
-        told = (f"{method} {_by_shots(own)}" for method, own in counts.items())
-        notes.append(f"Seeds: {', '.join(told)}.")
+        each = (f"{method} {_by_shots(own)}" for method, own in counts.items())
+        notes.append(f"Seeds: {', '.join(each)}.")
     for row in rows:
         if row.status != "done":
             mark = "" if row.value is None else f"{SOME_FAILED} "
@@ -222,9 +243,9 @@ def latex(layout: Layout) -> str:
     return "\n".join([*lines, ""])
 
 
-def as_csv(rows: Sequence[Row]) -> str:
-    """Return one line for each row and number of shots, unrounded."""
-    measure = rows[0].measure if rows else "accuracy"
+def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return one line for each row of table.json, unrounded."""
+    measure = "mse" if rows and "mse" in rows[0] else "accuracy"
     columns = ["method", "title", "optimizer", "geometry", "kind", "shots", measure, "ci95"]
     columns += ["seeds", "published", *(f"difference_to_maml_{end}" for end in ENDS)]
     columns += ["extra_parameters", "seconds_per_iteration", "relative_to_maml", "bold"]
@@ -234,9 +255,9 @@ def as_csv(rows: Sequence[Row]) -> str:
     )
     writer.writeheader()
     for row in rows:
-        gap = row.difference_to_maml or {}
+        gap = row["difference_to_maml"] or {}
         ends = {f"difference_to_maml_{end}": gap.get(end) for end in ENDS}
-        writer.writerow(row.to_json() | ends | {"seeds": len(row.seeds)})
+        writer.writerow({**row, **ends, "seeds": len(row["seeds"])})
     return file.getvalue()
 
 
@@ -294,8 +315,7 @@ def cost_table(found: dict[str, Any]) -> Screen:
 
 def write_tables(out: Path, table: Mapping[str, Any]) -> None:
     """Write table.md, .csv and .tex into a folder."""
-    rows = read_rows(table)
-    layout = lay_out(table["protocol"]["line"], rows)
-    texts = {"md": markdown(layout), "csv": as_csv(rows), "tex": latex(layout)}
-    for kind, text in texts.items():
-        write_atomically(out / f"table.{kind}", text.encode())
+    layout = lay_out(table["protocol"]["line"], read_rows(table))
+    texts = {"md": markdown(layout), "csv": as_csv(table["rows"]), "tex": latex(layout)}
+    for kind, content in texts.items():
+        write_atomically(out / f"table.{kind}", content.encode())

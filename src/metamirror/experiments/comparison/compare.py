@@ -44,15 +44,8 @@ def compare(
 
     Started again it goes on where it stopped: finished runs are left alone, half-finished ones
     resumed, failed ones tried again. With the same number of threads, the table is the same as
-    without the stop.
-
-    Args:
-        spec: rows, columns, settings, and the folder.
-        launcher: what runs the jobs.
-        write_table: writes the table into the folder in other forms, also when interrupted.
+    without the stop. `write_table` writes it into the folder in other forms, also when interrupted.
     """
-    if spec.search is not None:
-        spec.search.check()
     # Every run would fail for want of it, one after the other.
     choose_device(spec.device)
     streams = open_streams(spec)

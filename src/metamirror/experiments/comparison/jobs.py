@@ -23,26 +23,15 @@ class Job:
     Jobs that are equal, wherever they run, have equal results. By hand, from its description:
 
         python -m metamirror.experiments.comparison.worker JOB.json
-
-    Attributes:
-        name: what it is called in records and on the screen.
-        work: train a run and evaluate it, or evaluate a nearest class mean.
-        folder: of the run, below `out`; pixels have none.
-        config: of the run: a `RunConfig` as a dict.
-        split: of the tasks on which it is evaluated.
-        tasks: how many of them; 0 to train only.
-        out: the folder of the comparison.
-        device: as in `train`.
-        data_dir: as in `train`.
     """
 
-    name: str
+    name: str  # what it is called in records and on the screen
     work: Work
-    folder: str | None
-    config: dict[str, Any]
-    split: str = "test"
-    tasks: int = 600
-    out: str = "."
+    folder: str | None  # of the run, below `out`; pixels have none
+    config: dict[str, Any]  # of the run: a `RunConfig` as a dict
+    split: str = "test"  # of the tasks on which it is evaluated
+    tasks: int = 600  # how many of them; 0 to train only
+    out: str = "."  # the folder of the comparison
     device: str = "auto"
     data_dir: str | None = None
 
@@ -58,23 +47,16 @@ class Job:
     def identity(self) -> dict[str, Any]:
         """Everything that decides its result, as JSON has it."""
         own = {key: value for key, value in asdict(self).items() if key not in PLACE}
-        found: dict[str, Any] = json.loads(to_json(own))
-        return found
+        return dict(json.loads(to_json(own)))
 
 
 @dataclass(frozen=True)
 class Record:
-    """How a job ended.
+    """How a job ended."""
 
-    Attributes:
-        found: its figures; None if it failed.
-        tasks_file: the results of single tasks, below the comparison's folder.
-        reason: why it failed.
-    """
-
-    found: dict[str, Any] | None = None
-    tasks_file: str | None = None
-    reason: str | None = None
+    found: dict[str, Any] | None = None  # its figures; None if it failed
+    tasks_file: str | None = None  # the results of single tasks, below the comparison's folder
+    reason: str | None = None  # why it failed
 
     @property
     def done(self) -> bool:

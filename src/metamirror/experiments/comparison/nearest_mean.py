@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from metamirror.core.learner import Learner
 from metamirror.core.tasks import Batch, Task
@@ -30,20 +30,13 @@ def features_of(learner: Learner) -> Represent:
 
     def represent(task: Task) -> tuple[Tensor, Tensor]:
         task = place(task, learner)
+        seen: list[Tensor] = []
         with torch.no_grad():
             phi = learner.geometry.primal(learner.begin(task.support, seed=0))
             statistics = learner.statistics(phi, task.support)
-            seen: list[Tensor] = []
-
-            def look(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-                seen.append(inputs[0].flatten(1))
-
-            hook = head.register_forward_pre_hook(look)
-            try:
+            with head.register_forward_pre_hook(lambda _, x: seen.append(x[0].flatten(1))):
                 learner.predict(phi, task.support.x, statistics)
                 learner.predict(phi, task.query.x, statistics)
-            finally:
-                hook.remove()
         return seen[0], seen[1]
 
     return represent

@@ -30,21 +30,15 @@ class Rates:
 class Search:
     """A search: short runs of the first seed with each choice, evaluated on validation tasks.
 
-    Attributes:
-        candidates: inner step sizes.
-        iterations: of each run.
-        tasks: validation tasks.
-        geometry: outer learning rates of the geometry parameters, each tried with each of the
-            candidates by the rows that have such parameters; empty leaves it as it is.
+    Rows with geometry parameters try each candidate with each of the `geometry` rates.
     """
 
-    candidates: tuple[float, ...]
-    iterations: int
-    tasks: int
-    geometry: tuple[float, ...] = ()
+    candidates: tuple[float, ...]  # inner step sizes
+    iterations: int  # of each run
+    tasks: int  # of the validation split
+    geometry: tuple[float, ...] = ()  # outer rates of the geometry parameters; empty: the usual one
 
-    def check(self) -> None:
-        """Refuse searches that find nothing."""
+    def __post_init__(self) -> None:
         if len(self.candidates) < 2 and len(self.geometry) < 2:
             raise ValueError(f"search is {self.candidates}; give at least two step sizes")
         if self.iterations < 1:

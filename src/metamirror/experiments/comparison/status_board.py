@@ -23,10 +23,7 @@ SECONDS_BETWEEN_LOOKS = 1.0
 class StatusBoard:
     """One line a job: waiting, how far it has come, its result, or why it failed.
 
-    Args:
-        title: what is being done.
-        jobs: all of them, in the order in which they are shown.
-        records: of those that were done before, by name; those that end are added.
+    `records` are those of jobs that were done before, by name; those that end are added.
     """
 
     def __init__(self, title: str, jobs: Sequence[Job], records: dict[str, Record]):
@@ -89,13 +86,7 @@ class StatusBoard:
             return
         # What runs comes first and what waits last: a terminal may be too low for all.
         order = {
-            name: 0
-            if name in self.running
-            else 1
-            if state.startswith("failed")
-            else 2
-            if state
-            else 3
+            name: (name not in self.running, not state, not state.startswith("failed"))
             for name, state in self.states.items()
         }
         table = Table("run", "state", title=f"{self.title}: {self._remaining()}")

@@ -33,82 +33,42 @@ class Seed:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table, for one number of shots.
+    """One line of the table, for one number of shots."""
 
-    Attributes:
-        method: its label; a method's key, with options where there are some.
-        title: what people call it.
-        optimizer: the lower-level optimiser.
-        geometry: the loss geometry.
-        kind: whether it competes, or is a control.
-        shots: examples a class.
-        measure: what `value` is, "accuracy" in percent or "mse".
-        value: the mean over test tasks and seeds.
-        ci95: half its 95 % interval.
-        seeds: the same for each run.
-        published: what the paper's table lists, if it is about these tasks.
-        difference_to_maml: the paired difference, as in `difference`.
-        extra_parameters: what is learned beside the start.
-        seconds_per_iteration: by the runs' own clocks.
-        status: "done", "missing" or "failed".
-        reason: what is missing, or why it failed.
-        note: what a reader must know of it.
-        relative_to_maml: its time over MAML's.
-        bold: whether it is the best, or within the best one's interval.
-        jobs: what its figures come from, by seed. This and what follows is not in the file.
-        spec: the method as in a run's configuration.
-        runs: the label under which its runs are kept: another row's, if those are the same runs.
-        recipe: settings of the outer level in place of the common ones.
-    """
-
-    method: str
-    title: str
-    optimizer: str
-    geometry: str
+    method: str  # its label: a method's key, with options where there are some
+    title: str  # what people call it
+    optimizer: str  # of the lower level
+    geometry: str  # of the loss
     kind: Kind
-    shots: int
-    measure: str = "accuracy"
-    value: float | None = None
-    ci95: float | None = None
+    shots: int  # examples a class
+    measure: str = "accuracy"  # what `value` is: "accuracy" in percent, or "mse"
+    value: float | None = None  # the mean over test tasks and seeds
+    ci95: float | None = None  # half its 95 % interval
     seeds: tuple[Seed, ...] = ()
-    published: str | None = None
-    difference_to_maml: Mapping[str, Any] | None = None
-    extra_parameters: int | None = None
-    seconds_per_iteration: float | None = None
-    status: str = "missing"
-    reason: str | None = None
-    note: str | None = None
-    relative_to_maml: float | None = None
-    bold: bool = False
-    jobs: Mapping[int | None, Job] = field(default_factory=dict)
-    spec: str = ""
-    runs: str = ""
-    recipe: Mapping[str, Any] = field(default_factory=dict)
+    published: str | None = None  # what the paper's table lists, if it is about these tasks
+    difference_to_maml: Mapping[str, Any] | None = None  # paired, as in `difference`
+    extra_parameters: int | None = None  # what is learned beside the start
+    seconds_per_iteration: float | None = None  # by the runs' own clocks
+    status: str = "missing"  # or "done", or "failed"
+    reason: str | None = None  # what is missing, or why it failed
+    note: str | None = None  # what a reader must know of it
+    relative_to_maml: float | None = None  # its time over MAML's
+    bold: bool = False  # whether it is the best, or within the best one's interval
+    # What follows is not in table.json.
+    jobs: Mapping[int | None, Job] = field(default_factory=dict)  # by seed
+    spec: str = ""  # the method as in a run's configuration
+    runs: str = ""  # the label of its runs: another row's, if those are the same runs
+    recipe: Mapping[str, Any] = field(default_factory=dict)  # in place of the common settings
 
     def to_json(self) -> dict[str, Any]:
         """Return the row as table.json has it: values under the name of the measure."""
-        own = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in NOT_IN_THE_FILE}
-        own["seeds"] = [_renamed(vars(seed), "value", self.measure) for seed in self.seeds]
-        return _renamed(own, "value", self.measure)
 
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Row:
-        """Return the row that table.json describes; ValueError if it describes none."""
-        measure = "mse" if "mse" in values else "accuracy"
-        own = _renamed(values, measure, "value")
-        try:
-            seeds = tuple(Seed(**_renamed(seed, measure, "value")) for seed in own.pop("seeds"))
-            known = {f.name: own[f.name] for f in fields(cls) if f.name in own}
-            return cls(**known, measure=measure, seeds=seeds)
-        except (TypeError, KeyError, AttributeError) as error:
-            raise ValueError(f"this is no row of a table: {error}") from error
+        def named(own: Any, left_out: Sequence[str] = ()) -> dict[str, Any]:
+            names = [f.name for f in fields(own) if f.name not in left_out]
+            return {self.measure if n == "value" else n: getattr(own, n) for n in names}
 
-
-NOT_IN_THE_FILE = ("measure", "jobs", "spec", "runs", "recipe")
-
-
-def _renamed(values: Mapping[str, Any], name: str, other: str) -> dict[str, Any]:
-    return {other if key == name else key: value for key, value in values.items()}
+        own = named(self, ("measure", "jobs", "spec", "runs", "recipe"))
+        return own | {"seeds": [named(seed) for seed in self.seeds]}
 
 
 def plus_minus(measure: str, value: float | None, half: float | None) -> str:
@@ -128,13 +88,9 @@ def make_table(
 ) -> dict[str, Any]:
     """Return what goes into table.json.
 
-    It depends on the jobs' records alone, so that it is the same however often the comparison was
-    stopped. Only `seconds_per_iteration` and `relative_to_maml` are wall-clock figures.
-
-    Args:
-        protocol: what decides the figures.
-        rows: with their jobs.
-        records: by the name of the job.
+    It depends on the jobs' records (by the name of the job) alone, so that it is the same however
+    often the comparison was stopped. Only `seconds_per_iteration` and `relative_to_maml` are
+    wall-clock figures.
     """
     measure = "accuracy" if protocol["classes"] else "mse"
     figures = {(row.method, row.shots): _figures(row, records, measure) for row in rows}

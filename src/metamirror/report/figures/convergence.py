@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from metamirror.core.files import write_atomically, write_json
 from metamirror.report.charts import GREY, Series, draw_lines, save
-from metamirror.report.collect import entries, number
+from metamirror.report.collect import dicts_in, number
 from metamirror.report.styles import styles_of
 
 NAME = "convergence"
@@ -60,7 +60,7 @@ def series_of(curves: Sequence[dict[str, Any]], measure: str) -> list[Series]:
     for curve, style in zip(curves, styles, strict=True):
         points = {
             (k, mean): number(point.get(f"{measure}_ci95")) or 0.0
-            for point in entries(curve.get("points"))
+            for point in dicts_in(curve.get("points"))
             if (k := number(point.get("k"))) is not None
             and (mean := number(point.get(measure))) is not None
         }

@@ -1,4 +1,4 @@
-"""A picture of a learned geometry."""
+"""A learned geometry in words and in a figure."""
 
 from __future__ import annotations
 

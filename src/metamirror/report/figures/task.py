@@ -22,10 +22,7 @@ COLUMN = 0.72
 def draw_task(task: Task, captions: Sequence[str], path: Path) -> None:
     """Write a PNG of one task: a column for each class, the support above and the query below.
 
-    Args:
-        task: without a task axis; images are (channels, height, width) in [0, 1].
-        captions: the name of each class, in the order of the labels.
-        path: of the PNG; its folder is made if need be.
+    The task has no task axis; captions are the names of the classes, in the order of the labels.
     """
     parts = {
         name: _by_class(batch, name, len(captions))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from metamirror.report.charts import line_chart
-from metamirror.report.collect import entries, mapping, number
+from metamirror.report.collect import dict_or_empty, dicts_in, number
 from metamirror.report.figures.convergence import LINEAR, TITLES, X_LABEL, series_of
 from metamirror.report.sections.results import protocol_in_words
 from metamirror.report.styles import styles_of
@@ -13,7 +13,7 @@ from metamirror.report.styles import styles_of
 
 def convergence(found: dict[str, Any]) -> dict[str, Any]:
     """Return the curves of convergence.json, and a table of the paper's observations."""
-    curves = entries(found.get("curves"))
+    curves = dicts_in(found.get("curves"))
     labels = [str(curve.get("label")) for curve in curves]
     styles = styles_of(str(curve.get("method")) for curve in curves)
     steps = {number(curve.get("trained_steps")) for curve in curves}
@@ -25,7 +25,7 @@ def convergence(found: dict[str, Any]) -> dict[str, Any]:
             charts.append(line_chart(series, title=title, x_label=X_LABEL, log=log, marks=trained))
     missing, limits = found.get("missing"), found.get("comparable")
     return {
-        "protocol": protocol_in_words(mapping(found.get("protocol"))),
+        "protocol": protocol_in_words(dict_or_empty(found.get("protocol"))),
         "missing": missing if isinstance(missing, list) else [],
         "legend": list(zip(labels, styles, strict=True)),
         "charts": charts,
@@ -37,7 +37,7 @@ def convergence(found: dict[str, Any]) -> dict[str, Any]:
 
 def cost(found: dict[str, Any]) -> dict[str, Any]:
     """Return time and memory of one meta-iteration, from cost.json."""
-    rows = entries(found.get("rows"))
+    rows = dicts_in(found.get("rows"))
     times = [max(number(row.get("relative_to_maml")) or 0, 0) for row in rows]
     widths = [round(100 * time / (max(times) or 1)) for time in times]
     styles = styles_of(str(row.get("method")) for row in rows)

@@ -5,51 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from metamirror.experiments.comparison.table import Row, Seed, plus_minus
+from metamirror.experiments.comparison.table import Row, plus_minus
 from metamirror.report.charts import Chart, Dot, dot_chart
-from metamirror.report.collect import MOST_WORDS, entries, mapping, number, text
+from metamirror.report.collect import MOST_WORDS, dict_or_empty, dicts_in, number, text
 from metamirror.report.styles import style_of
-from metamirror.report.tables import ENDS, lay_out
-
-WORDS = ("method", "title", "optimizer", "geometry", "published", "status", "reason", "note")
-FIGURES = ("ci95", "extra_parameters", "relative_to_maml")
-"""Fields of a row that are words, and that are numbers."""
+from metamirror.report.tables import lay_out, read_rows
 
 
 def results(found: dict[str, Any]) -> dict[str, Any]:
     """Return the layout and the charts of table.json; a row that failed or is missing says so."""
-    protocol, rows = mapping(found.get("protocol")), entries(found.get("rows"))
+    protocol, rows = dict_or_empty(found.get("protocol")), read_rows(found, MOST_WORDS)
     line = text(protocol.get("line")) or protocol_in_words(protocol)
-    measure = "mse" if any("mse" in row for row in rows) else "accuracy"
-    sound = [_sound(row, measure) for row in rows]
-    return {"layout": lay_out(line, sound), "charts": _differences(sound, measure)}
+    return {"layout": lay_out(line, rows), "charts": _differences(rows)}
 
 
-def _sound(found: dict[str, Any], measure: str) -> Row:
-    """Return a row whose fields have their types, whatever the file has."""
-    gap = mapping(found.get("difference_to_maml"))
-    words: dict[str, Any] = {name: text(found.get(name))[:MOST_WORDS] for name in WORDS}
-    figures: dict[str, Any] = {name: number(found.get(name)) for name in FIGURES}
-    return Row(
-        **words | {"title": words["title"] or words["method"]},
-        **figures,
-        kind="control" if found.get("kind") == "control" else "method",
-        shots=int(number(found.get("shots")) or 0),
-        measure=measure,
-        value=number(found.get(measure)),
-        seeds=tuple(
-            Seed(seed.get("seed"), number(seed.get(measure)), None, None)
-            for seed in entries(found.get("seeds"))
-        ),
-        difference_to_maml={end: number(gap.get(end)) for end in ENDS},
-        bold=found.get("bold") is True,
-    )
-
-
-def _differences(rows: Sequence[Row], measure: str) -> list[Chart]:
+def _differences(rows: Sequence[Row]) -> list[Chart]:
     """Return a chart of the paired differences for each number of shots."""
-    better = "MSE; left is better" if measure == "mse" else "percentage points; right is better"
     charts = []
+    errors = any(row.measure == "mse" for row in rows)
+    better = "MSE; left is better" if errors else "percentage points; right is better"
     for count in sorted({row.shots for row in rows}):
         dots = [
             (row.title, [Dot(row.title, style_of(row.method), *gap.values())])
@@ -64,8 +38,8 @@ def _differences(rows: Sequence[Row], measure: str) -> list[Chart]:
 
 def search(found: dict[str, Any]) -> dict[str, Any]:
     """Return the scores of search.json, by row and by the step sizes that were tried."""
-    rows = entries(found.get("rows"))
-    scores = [{_rates(s): s for s in entries(row.get("scores"))} for row in rows]
+    rows = dicts_in(found.get("rows"))
+    scores = [{_rates(s): s for s in dicts_in(row.get("scores"))} for row in rows]
     rates = list(dict.fromkeys(rate for own in scores for rate in own))
     lines = [(row, _rates(row), own) for row, own in zip(rows, scores, strict=True)]
     return {"rates": rates, "rows": lines, "search": found}

@@ -23,7 +23,7 @@ MOST_CHANGED = 12
 def runs_table(runs: Sequence[Run]) -> dict[str, Any]:
     """Return a line for each run."""
     scores = {"best validation": _validation, "test ± 95 %": _test, "s / iteration": _seconds}
-    # A column without any entry would only take room.
+    # An empty column would only take room.
     scores = {title: score for title, score in scores.items() if any(map(score, runs))}
     rows = []
     for run in runs:
