@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -42,7 +41,7 @@ class Verdict:
     certificate: Certificate | None = None  # what was measured, where it was needed
 
 
-def verdict_on(g: MirrorMap | None, points: list[Params], *, n: int = 4, seed: int = 0) -> Verdict:
+def verdict_on(g: MirrorMap | None, points: list[Params], n: int) -> Verdict:
     """Return a verdict on a map: by construction where possible, else measured at the points."""
     if g is None:
         return Verdict(None, None)
@@ -50,13 +49,14 @@ def verdict_on(g: MirrorMap | None, points: list[Params], *, n: int = 4, seed: i
     if g.is_gradient and (bounds := g.bounds(current=True)) is not None:
         return Verdict(True, "by construction", True, True, bounds)
     if isinstance(g, Diagonal):
-        rate = min(float(r.min()) for r in g.rates.values())
-        proof = f"refuted at every point: a rate is {rate:.3g}, not above zero"
-        return Verdict(
-            False, proof, True, False, (rate, max(float(r.max()) for r in g.rates.values()))
+        low, high = (
+            float(end) for end in torch.cat([*map(Tensor.flatten, g.rates.values())]).aminmax()
         )
-    found = certify(g, points, n=n, seed=seed)
+        proof = f"refuted at every point: a rate is {low:.3g}, not above zero"
+        return Verdict(False, proof, True, False, (low, high))
+    found = certify(g, points, n=n, seed=0)
     bounds = (found.smallest, found.largest)
+    valid: bool | None = False
     if found.witness is not None:
         proof = (
             f"refuted at a pair of points: (z - z')'(g(z) - g(z')) = {found.witness.product:.3g}"
@@ -66,11 +66,10 @@ def verdict_on(g: MirrorMap | None, points: list[Params], *, n: int = 4, seed: i
     elif not found.symmetric:
         proof = f"refuted at a point: |J - J'| = {found.asymmetry:.3g}, so that no h exists"
     elif found.monotone is None:
-        proof = f"not decided at {found.points} points: slopes near zero"
-        return Verdict(None, proof, True, None, bounds, found)
+        proof, valid = f"not decided at {found.points} points: slopes near zero", None
     else:
-        return Verdict(True, f"checked at {found.points} points", True, True, bounds, found)
-    return Verdict(False, proof, found.symmetric, found.monotone, bounds, found)
+        proof, valid = f"checked at {found.points} points", True
+    return Verdict(valid, proof, found.symmetric, found.monotone, bounds, found)
 
 
 def inspect_run(
@@ -80,17 +79,9 @@ def inspect_run(
     config = load_config(run)
     # Rounding in float32 would pass for asymmetry.
     learner = loaded(run, "best")[0].double()
-    return {
-        "run": str(run),
-        "method": config.method,
-        "data": config.data,
-        **inspect_learner(
-            learner,
-            build_stream(config, "val", data_dir=data_dir),
-            tasks=tasks,
-            points=points,
-        ),
-    }
+    stream = build_stream(config, "val", data_dir=data_dir)
+    found = inspect_learner(learner, stream, tasks=tasks, points=points)
+    return {"run": str(run), "method": config.method, "data": config.data, **found}
 
 
 def inspect_learner(
@@ -107,10 +98,12 @@ def inspect_learner(
         seed = stream.seeds(step)[index]
         adaptations.append(learner.adapt(supports[-1], seed=seed, keep=True))
     theta = {name: p.detach() for name, p in learner.theta().items()}
-    says_nothing = claims_nothing(learner.geometry)
-    g = None if says_nothing else learner.geometry.candidate_mirror_map(theta)
     visited = [adapted.path.states[-1].z for adapted in adaptations]
-    verdict = Verdict(None, UNKNOWN) if says_nothing else verdict_on(g, [theta, *visited], n=points)
+    g, verdict = None, Verdict(None, UNKNOWN)
+    # A geometry of the user's own may leave open which map it amounts to.
+    if type(learner.geometry).candidate_mirror_map is not Geometry.candidate_mirror_map:
+        g = learner.geometry.candidate_mirror_map(theta)
+        verdict = verdict_on(g, [theta, *visited], points)
     smoothness = max(
         loss_smoothness(learner, phi, support, adapted.path.points[0])
         for adapted, support in zip(adaptations, supports, strict=True)
@@ -139,7 +132,7 @@ def inspect_learner(
         "map_bounds_hold": "everywhere" if everywhere else "at the points looked at",
         "map_bounds_always": None if always is None else list(always),
         "asymmetry": None if found is None else found.asymmetry,
-        "witness": None if found is None or found.witness is None else _in_short(found.witness),
+        "witness": None if found is None else _in_short(found.witness),
         "lr": learner.lr,
         "loss_smoothness_estimate": smoothness,
         "step_size_bound_estimate": (
@@ -151,13 +144,10 @@ def inspect_learner(
     }
 
 
-def claims_nothing(geometry: Geometry[Any]) -> bool:
-    """Return whether a geometry of someone's own leaves open which map it amounts to."""
-    return type(geometry).candidate_mirror_map is Geometry.candidate_mirror_map
-
-
-def _in_short(witness: Witness) -> dict[str, float]:
+def _in_short(witness: Witness | None) -> dict[str, float] | None:
     """Return the pair in numbers that fit a page; `certify` gives the points themselves."""
+    if witness is None:
+        return None
     moved = {name: z - witness.other[name] for name, z in witness.z.items()}
     return {"product": witness.product, "distance": float(norm(moved))}
 

@@ -15,9 +15,8 @@ from metamirror.core.files import write_atomically
 from metamirror.experiments.comparison.search import FOLDER as TRIALS
 from metamirror.report.charts import swatch
 from metamirror.report.collect import Run, collect
+from metamirror.report.sections import documents
 from metamirror.report.sections.geometry import geometry
-from metamirror.report.sections.measurements import convergence, cost, figure
-from metamirror.report.sections.results import estimate_in_words, results, search
 from metamirror.report.sections.runs import configurations, curves, runs_table
 from metamirror.training.run_folder import CONFIG
 
@@ -38,15 +37,10 @@ class Section:
 def write_report(
     folder: Path, *, inspect_seconds: float = 60.0, data_dir: Path | None = None
 ) -> Path:
-    """Write `report.html` into a folder of runs, from the files in it and below it.
+    """Write `report.html` into a folder of runs, from these and the documents in it and below it.
 
-    The page names runs that are unfinished or damaged.
-
-    Args:
-        folder: of the runs; table.json, search.json, convergence.json and cost.json in it and
-            below it are shown as well.
-        inspect_seconds: how long the learned geometries may be inspected; 0 for not at all.
-        data_dir: where the data are, if not in the usual place.
+    The page names runs that are unfinished or damaged. Learned geometries may be inspected for
+    `inspect_seconds`; 0 for not at all.
     """
     found = collect(folder)
     # A comparison whose runs have all failed to start still has its table.
@@ -60,17 +54,16 @@ def write_report(
         return [(where, show(content)) for where, content in found.documents[name].items()]
 
     # The short runs of a search have served their purpose: the page shows their scores.
-    trials = [run for run in found.runs if _is_trial(run, found.documents["search"])]
-    proper = [run for run in found.runs if run not in trials]
-    runs = [*proper, *trials]
+    runs = sorted(found.runs, key=lambda run: _is_trial(run, found.documents["search"]))
+    proper = [run for run in runs if not _is_trial(run, found.documents["search"])]
     inspected = geometry(proper, inspect_seconds, data_dir)
     sections = [
-        Section("Results", "results", each("table", results)),
-        Section("Search for step sizes", "search", each("search", search)),
+        Section("Results", "results", each("table", documents.results)),
+        Section("Search for step sizes", "search", each("search", documents.search)),
         Section("Runs", "runs", [("", runs_table(runs))] if runs else []),
         Section("Learning curves", "curves", list(curves(proper))),
-        Section("Convergence", "convergence", each("convergence", convergence)),
-        Section("Cost of a meta-iteration", "cost", each("cost", cost)),
+        Section("Convergence", "convergence", each("convergence", documents.convergence)),
+        Section("Cost of a meta-iteration", "cost", each("cost", documents.cost)),
         Section("Learned geometry", "geometry", [("", inspected)] if inspected else []),
         Section("Configurations", "configurations", [("", configurations(runs))] if runs else []),
     ]
@@ -82,8 +75,8 @@ def write_report(
         # A file beside the runs may lack any of its fields.
         undefined=ChainableUndefined,
     )
-    environment.filters["figure"] = figure
-    environment.globals |= {"swatch": swatch, "estimate_in_words": estimate_in_words}
+    environment.filters["figure"] = documents.figure
+    environment.globals |= {"swatch": swatch, "estimate_in_words": documents.estimate_in_words}
     page = environment.get_template("page.html.j2").render(
         name=folder.resolve().name,
         version=__version__,

@@ -73,8 +73,8 @@ def test_variants_of_a_method_are_rows_of_their_own():
 def test_values_for_some_rows():
     rows = ["maml", "blockiaf:variant=released"]
     found = read_per_row("lr", "0.1,blockiaf:variant=released=0.5", 0.01, rows)
-    assert [found.of(row) for row in rows] == [0.1, 0.5]
-    assert read_per_row("seeds", "maml=3", 1, rows).of("maml") == 3
+    assert [found[row] for row in rows] == [0.1, 0.5]
+    assert read_per_row("seeds", "maml=3", 1, rows)["maml"] == 3
 
 
 @pytest.mark.parametrize("words", ["0,1,2", "0.1,0.1", "1,maml=2,maml=3"])

@@ -51,15 +51,15 @@ def trained_rows(spec: Spec) -> list[Row]:
             recipe=own,
         )
 
-    wanted = list(spec.methods)
+    names = list(spec.methods)
     if spec.controls:
-        wanted += [key for key, method in METHODS.items() if method.control and key not in wanted]
+        names += [key for key, method in METHODS.items() if method.control and key not in names]
     rows: list[Row] = []
-    for name in wanted:
+    for name in names:
         method, options = find_method(name)
         words = ", ".join(f"{key}={value}" for key, value in options.items())
         rows.append(row(name, f"{method.title} ({words})" if words else method.title, name, method))
-    for like in dict.fromkeys(find_method(name)[0].key for name in wanted):
+    for like in dict.fromkeys(find_method(name)[0].key for name in names):
         if spec.controls and METHODS[like].recipe:
             title = f"{METHODS[DIAGONAL].title}, trained as {METHODS[like].title}"
             rows.append(row(f"{DIAGONAL}-as-{like}", title, DIAGONAL, METHODS[like], rows))
@@ -96,10 +96,7 @@ def make_rows(
 ) -> list[Row]:
     """Return all rows: for each number of shots, methods and then controls.
 
-    Args:
-        spec: what is compared.
-        stream: some of its tasks.
-        chosen: step sizes by row and shots that a search has found.
+    `stream` has some of the tasks; `chosen` are step sizes that a search has found.
     """
     if spec.test_tasks < 2:
         raise ValueError(f"test_tasks is {spec.test_tasks}; an interval needs at least 2")
@@ -113,7 +110,7 @@ def make_rows(
         here = []
         for row in trained:
             extra = extra_parameters(row.spec, model)
-            rates = (chosen or {}).get((row.runs, shots), Rates(lr.of(row.runs)))
+            rates = (chosen or {}).get((row.runs, shots), Rates(lr[row.runs]))
             own = {"geometry_lr": base.geometry_lr, **rates.settings(), **row.recipe}
             # A learning rate for nothing would be refused.
             own |= {} if extra else {"geometry_lr": None}
@@ -126,7 +123,7 @@ def make_rows(
                     shots=shots,
                     jobs={
                         seed: run_job(spec, row.runs, replace(config, seed=seed))
-                        for seed in range(seeds.of(row.runs))
+                        for seed in range(seeds[row.runs])
                     },
                     published=published.get(shots) if in_the_paper else None,
                     extra_parameters=extra,
@@ -153,23 +150,19 @@ def _job(spec: Spec, name: str, work: Any, folder: str | None, config: dict[str,
 def _nearest_mean_rows(spec: Spec, shots: int, rows: Sequence[Row]) -> list[Row]:
     """Return the controls that do not adapt: on features of the baseline's start, on pixels."""
     control = partial(Row, geometry="none", kind="control", shots=shots)
-    name = "nearest-mean-features"
-    found = [
-        control(
-            name,
+    found = []
+    for base in (row for row in rows if row.method == BASELINE):
+        name, title = (
+            "nearest-mean-features",
             f"Nearest class mean, features of {base.title}'s start",
-            optimizer="no adaptation",
-            jobs={
-                seed: replace(
-                    job, name=f"{name}-{shots}shot-seed{seed}", work="nearest mean of features"
-                )
-                for seed, job in base.jobs.items()
-            },
-            extra_parameters=0,
         )
-        for base in rows
-        if base.method == BASELINE
-    ]
+        jobs = {
+            seed: replace(
+                job, name=f"{name}-{shots}shot-seed{seed}", work="nearest mean of features"
+            )
+            for seed, job in base.jobs.items()
+        }
+        found = [control(name, title, "no adaptation", jobs=jobs, extra_parameters=0)]
     # What decides the test tasks, and nothing else: other settings make no other job of it.
     shown = replace(spec.base, method=BASELINE, shots=shots)
     keys = ["method", "data", "image_size", "ways", "shots", "queries"]
@@ -178,7 +171,7 @@ def _nearest_mean_rows(spec: Spec, shots: int, rows: Sequence[Row]) -> list[Row]
     name = "nearest-mean-pixels"
     job = _job(spec, f"{name}-{shots}shot", "nearest mean of pixels", None, config)
     title = "Nearest class mean, pixels"
-    return [*found, control(name, title, optimizer="no learning", jobs={None: job})]
+    return [*found, control(name, title, "no learning", jobs={None: job})]
 
 
 def jobs_of(rows: Sequence[Row]) -> list[Job]:

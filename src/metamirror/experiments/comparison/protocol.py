@@ -67,46 +67,37 @@ def make_protocol(
 def line(fields: Mapping[str, Any], spec: Spec, found: Sequence[Mapping[str, Any]]) -> str:
     """Return the protocol in words; `found` are the rows of a search for step sizes."""
     base, shape, classes = spec.base, fields["example_shape"], fields["classes"]
-    words = [base.data]
-    if classes:
-        words.append("x".join(map(str, shape[1:])) + f" pixels, {shape[0]} channel(s)")
-        words.append("/".join(str(classes[s]) for s in SPLITS) + " classes (train/val/test)")
-        words.append(f"{base.ways}-way")
-    words.append(" and ".join(f"{n}-shot" for n in fields["shots"]))
-    words.append(f"{base.queries} queries" + (" a class" if classes else ""))
-    network = fields["network"]
-    size = network.get("width", network.get("hidden"))
-    words.append(f"{network['name']} of width {size}")
-    steps = f"{base.steps} inner step" + ("" if base.steps == 1 else "s")
-    words.append(steps + (", first order" if base.first_order else ""))
-    words.append(_step_sizes(fields, spec, found))
-    words.append(f"{base.iterations:,} iterations of {base.tasks_per_step} tasks")
-    words.append(_outer(base))
+    network, counts = fields["network"], set(fields["seeds"].values())
     recipes: dict[str, list[str]] = {}
     for label, outer in fields["own_recipes"].items():
         recipes.setdefault(_outer(replace(base, **outer)), []).append(label)
-    words += [f"for {' and '.join(labels)} {outer}" for outer, labels in recipes.items()]
-    if base.augment != "none":
-        words.append(f"augmented by {base.augment}")
-    if base.prior:
-        words.append(f"prior {base.prior}")
-    words.append(f"{base.norm} normalisation")
-    if base.autocast != "none":
-        words.append(f"{base.autocast} autocast")
-    if base.dtype != "float32":
-        words.append(base.dtype)
-    if base.on_nonfinite == "skip":
-        words.append("steps that are not finite are skipped")
-    words.append(
+    words = [
+        base.data,
+        classes and "x".join(map(str, shape[1:])) + f" pixels, {shape[0]} channel(s)",
+        classes and "/".join(str(classes[s]) for s in SPLITS) + " classes (train/val/test)",
+        classes and f"{base.ways}-way",
+        " and ".join(f"{n}-shot" for n in fields["shots"]),
+        f"{base.queries} queries" + (" a class" if classes else ""),
+        f"{network['name']} of width {network.get('width', network.get('hidden'))}",
+        f"{base.steps} inner step{'' if base.steps == 1 else 's'}"
+        + (", first order" if base.first_order else ""),
+        _step_sizes(fields, spec, found),
+        f"{base.iterations:,} iterations of {base.tasks_per_step} tasks",
+        _outer(base),
+        *(f"for {' and '.join(labels)} {outer}" for outer, labels in recipes.items()),
+        base.augment != "none" and f"augmented by {base.augment}",
+        base.prior and f"prior {base.prior}",
+        f"{base.norm} normalisation",
+        base.autocast != "none" and f"{base.autocast} autocast",
+        base.dtype != "float32" and base.dtype,
+        base.on_nonfinite == "skip" and "steps that are not finite are skipped",
         f"best of the validations on {base.val_tasks} tasks every {base.validate_every} iterations"
         if base.validate_every
-        else "last weights, nothing selected"
-    )
-    words.append(f"{fields['test_tasks']} test tasks, the same for all rows")
-    counts = set(fields["seeds"].values())
-    seeds = spec.seeds_of(list(fields["seeds"])) if len(counts) > 1 else counts.pop()
-    words.append(f"seeds: {seeds}")
-    return "; ".join(words) + "."
+        else "last weights, nothing selected",
+        f"{fields['test_tasks']} test tasks, the same for all rows",
+        f"seeds: {spec.seeds_of(list(fields['seeds'])) if len(counts) > 1 else counts.pop()}",
+    ]
+    return "; ".join(str(word) for word in words if word) + "."
 
 
 def _step_sizes(fields: Mapping[str, Any], spec: Spec, found: Sequence[Mapping[str, Any]]) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from metamirror.core.option_spec import convert
 from metamirror.experiments.comparison.search import Search
@@ -51,8 +51,8 @@ class Spec:
     def seeds_of(self, labels: Sequence[str]) -> PerRow[int]:
         """Return how many seeds each row has."""
         seeds = read_per_row("seeds", self.seeds, 1, labels)
-        if few := [n for n in (seeds.common, *seeds.apart.values()) if n < 1]:
-            raise ValueError(f"seeds is {few[0]}; it must be at least 1")
+        if (fewest := min(seeds.values())) < 1:
+            raise ValueError(f"seeds is {fewest}; it must be at least 1")
         return seeds
 
     def lr_of(self, labels: Sequence[str]) -> PerRow[float]:
@@ -60,37 +60,34 @@ class Spec:
         return read_per_row("lr", self.lr, self.base.lr, labels)
 
 
-@dataclass(frozen=True)
-class PerRow(Generic[Value]):
-    """One value for all rows, and others for some of them."""
+class PerRow(dict[str, Value]):
+    """Values by row; the one under "" is that of all other rows."""
 
-    common: Value
-    apart: Mapping[str, Value]
-
-    def of(self, label: str) -> Value:
-        """Return the value of a row."""
-        return self.apart.get(label, self.common)
+    def __missing__(self, label: str) -> Value:
+        return self[""]
 
     def __str__(self) -> str:
-        return ", ".join([str(self.common), *(f"{k}: {v}" for k, v in self.apart.items())])
+        return ", ".join(f"{label}: {v}" if label else str(v) for label, v in self.items())
 
 
 def read_per_row(name: str, words: str, common: Value, labels: Sequence[str]) -> PerRow[Value]:
     """Return values from words such as `0.05,maml=0.1`: one for all, then exceptions by row."""
-    given: dict[str, Value] = {}
+    given = PerRow({"": common})
+    seen = set()
     for word in filter(None, (w.strip() for w in words.split(","))):
         label, equals, value = word.rpartition("=")
         whose = f"{name} of {label}" if equals else name
         if equals and label not in labels:
             raise ValueError(f"{name} is given for {label!r}; the rows are {', '.join(labels)}")
-        if label in given:
+        if label in seen:
             # Such as 0,1,2, meant as a list: none of them may be dropped in silence.
             raise ValueError(
                 f"{whose} is given twice in {words!r}; give one for all rows, then exceptions by "
                 f"row, as in 1,maml=3"
             )
+        seen.add(label)
         given[label] = convert(whose, value, type(common))
-    return PerRow(given.pop("", common), given)
+    return given
 
 
 def read_numbers(name: str, words: str, kind: type[Value]) -> tuple[Value, ...]:

@@ -47,11 +47,9 @@ class StatusBoard:
         return self
 
     def started(self, job: Job) -> None:
-        """Take note that a job has begun."""
         self.running[job.name] = job, time.monotonic()
 
     def ended(self, job: Job, record: Record) -> None:
-        """Take note that a job is done, or has failed."""
         self.records[job.name] = record
         self.durations.append(time.monotonic() - self.running.pop(job.name)[1])
         self.states[job.name] = outcome(record)
@@ -62,7 +60,6 @@ class StatusBoard:
             self._draw()
 
     def tick(self) -> None:
-        """Show how far the jobs have come, now and then."""
         now = time.monotonic()
         pause = SECONDS_BETWEEN_LINES if self.live is None else SECONDS_BETWEEN_LOOKS
         if now - self.last < pause:

@@ -7,7 +7,7 @@ from typing import Any
 
 from metamirror.report.charts import Series, line_chart, thinned
 from metamirror.report.collect import Run, groups_of, number
-from metamirror.report.sections.results import estimate_in_words
+from metamirror.report.sections.documents import estimate_in_words
 from metamirror.report.styles import Style, styles_of
 from metamirror.report.tables import Cell, Table
 
@@ -16,45 +16,41 @@ CURVES = {
     "val_accuracy": "validation accuracy, %",
     "val_mse": "validation mean squared error",
 }
+SCORES = ("best validation", "test ± 95 %", "s / iteration")
 MOST_CHANGED = 12
 """How many of a run's settings its heading shows at most."""
 
 
 def runs_table(runs: Sequence[Run]) -> dict[str, Any]:
     """Return a line for each run."""
-    scores = {"best validation": _validation, "test ± 95 %": _test, "s / iteration": _seconds}
-    # An empty column would only take room.
-    scores = {title: score for title, score in scores.items() if any(map(score, runs))}
     rows = []
     for run in runs:
         good = run.status == "finished" and not run.problems
         state = Cell(run.status, notes=tuple(run.problems), kind="good" if good else "bad")
         settings = [Cell(str(run.settings.get(key, ""))) for key in ("data", "shots", "seed")]
-        figures = [Cell(score(run)) for score in scores.values()]
-        rows.append([Cell(run.name), Cell(run.method), *settings, state, *figures])
+        rows.append([Cell(run.name), Cell(run.method), *settings, state, *map(Cell, _scores(run))])
     columns = {"run": "", "method": "", "data": "", "shots": "number", "seed": "number"}
-    columns |= {"state": "", **dict.fromkeys(scores, "number")}
+    columns |= {"state": "", **dict.fromkeys(SCORES, "number")}
+    # An empty column would only take room.
+    shown = [i for i in range(len(columns)) if i < 6 or any(row[i].text for row in rows)]
+    table = Table(
+        {title: columns[title] for i, title in enumerate(columns) if i in shown},
+        [[row[i] for i in shown] for row in rows],
+    )
     damaged = sum(run.config is None for run in runs)
     summary = f"{len(runs)} run{'s' if len(runs) > 1 else ''}"
     summary += f", of which {damaged} cannot be read" if damaged else ""
-    return {"summary": f"{summary}.", "table": Table(columns, rows)}
+    return {"summary": f"{summary}.", "table": table}
 
 
-def _validation(run: Run) -> str:
+def _scores(run: Run) -> tuple[str, str, str]:
+    """Return the best validation, the test and the seconds of an iteration, where known."""
     accuracies, errors = ([y for _, y in run.curve(f"val_{name}")] for name in ("accuracy", "mse"))
-    if accuracies:
-        return f"{max(accuracies):.2f} %"
-    return f"{min(errors):.4f}" if errors else ""
-
-
-def _test(run: Run) -> str:
+    best = f"{max(accuracies):.2f} %" if accuracies else f"{min(errors):.4f}" if errors else ""
     found = run.test or {}
-    words, tasks = estimate_in_words(found), number(found.get("tasks"))
-    return f"{words} ({tasks:,.0f} tasks)" if words and tasks is not None else words
-
-
-def _seconds(run: Run) -> str:
-    return "" if run.seconds is None else f"{run.seconds:.3g}"
+    test, tasks = estimate_in_words(found), number(found.get("tasks"))
+    test += f" ({tasks:,.0f} tasks)" if test and tasks is not None else ""
+    return best, test, "" if run.seconds is None else f"{run.seconds:.3g}"
 
 
 def curves(runs: Sequence[Run]) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
@@ -15,7 +15,7 @@ import torch
 
 from metamirror.console import say
 from metamirror.experiments.comparison import worker
-from metamirror.experiments.comparison.jobs import Job, Record, failed, read_record, write_record
+from metamirror.experiments.comparison.jobs import Job, failed, read_record, write_record
 from metamirror.experiments.comparison.launchers import Board
 from metamirror.parallel.exit_reasons import exit_reason
 from metamirror.training.interrupts import InterruptedRun, Interrupts
@@ -41,8 +41,7 @@ class LocalLauncher:
             raise ValueError(f"jobs is {processes}; it must be at least 1")
         self.processes = processes
         self.threads = max(1, torch.get_num_threads() // processes)
-        self._idle: list[Process] = []
-        self._busy: list[Process] = []
+        self._processes: list[Process] = []
 
     def __enter__(self) -> LocalLauncher:
         return self
@@ -51,7 +50,6 @@ class LocalLauncher:
         self.close()
 
     def run(self, jobs: Sequence[Job], board: Board) -> None:
-        """Run jobs until each has left its record; if asked to stop, let each save its state."""
         waiting = deque(jobs)
         running: dict[Future[bool], tuple[Job, Process]] = {}
         with ThreadPoolExecutor(self.processes) as threads, Interrupts() as interrupts:
@@ -61,56 +59,40 @@ class LocalLauncher:
                         job = waiting.popleft()
                         # What an earlier attempt left must not be taken for this one's.
                         job.file("json").unlink(missing_ok=True)
-                        process = self._free_process()
+                        process = self._free_process([busy for _, busy in running.values()])
                         running[threads.submit(_answered, process, job)] = job, process
                         board.started(job)
                     ended, _ = wait(running, TICK, FIRST_COMPLETED)
                     for future in ended:
                         job, process = running.pop(future)
-                        board.ended(job, self._outcome(job, process, future.result()))
+                        how = "left no record that can be read"
+                        if not future.result():
+                            how = exit_reason(process.wait())
+                            _end(process)
+                        record = read_record(job) or write_record(job, failed(f"its process {how}"))
+                        board.ended(job, record)
                     if not ended:
                         board.tick()
                     if interrupts.received is not None:
-                        self._stop()
+                        _stop([process for _, process in running.values()])
                         raise InterruptedRun(interrupts.received)
             except BaseException:
                 # The threads wait for answers until the processes have ended.
                 self.close()
                 raise
 
-    def _free_process(self) -> Process:
-        process = next((p for p in self._idle if p.poll() is None), None)
-        if process is None:
-            process = _start(self.threads)
-        else:
-            self._idle.remove(process)
-        self._busy.append(process)
-        return process
-
-    def _outcome(self, job: Job, process: Process, answered: bool) -> Record:
-        self._busy.remove(process)
-        if answered:
-            self._idle.append(process)
-            reason = "it left no record that can be read"
-        else:
-            reason = f"its process {exit_reason(process.wait())}"
-            _close([process])
-        return read_record(job) or write_record(job, failed(reason))
-
-    def _stop(self) -> None:
-        """Let every run save its state; what is being evaluated is evaluated again later."""
-        for process in self._busy:
-            process.terminate()
-        for process in self._busy:
-            try:
-                process.wait(SECONDS_TO_SAVE)
-            except subprocess.TimeoutExpired:
-                say("a run does not stop: it will continue from its last checkpoint")
+    def _free_process(self, busy: Sequence[Process]) -> Process:
+        for process in self._processes:
+            if process not in busy and process.poll() is None:
+                return process
+        self._processes.append(_start(self.threads))
+        return self._processes[-1]
 
     def close(self) -> None:
         """End all processes."""
-        _close([*self._busy, *self._idle])
-        self._busy, self._idle = [], []
+        for process in self._processes:
+            _end(process)
+        self._processes = []
 
 
 def _start(threads: int) -> Process:
@@ -139,11 +121,21 @@ def _answered(process: Process, job: Job) -> bool:
     return bool(process.stdout.readline())
 
 
-def _close(processes: Iterable[Process]) -> None:
+def _stop(processes: Sequence[Process]) -> None:
+    """Let every run save its state; what is being evaluated is evaluated again later."""
     for process in processes:
-        process.kill()
-        process.wait()
-        for pipe in (process.stdin, process.stdout):
-            assert pipe is not None
-            with contextlib.suppress(BrokenPipeError):
-                pipe.close()
+        process.terminate()
+    for process in processes:
+        try:
+            process.wait(SECONDS_TO_SAVE)
+        except subprocess.TimeoutExpired:
+            say("a run does not stop: it will continue from its last checkpoint")
+
+
+def _end(process: Process) -> None:
+    process.kill()
+    process.wait()
+    for pipe in (process.stdin, process.stdout):
+        assert pipe is not None
+        with contextlib.suppress(BrokenPipeError):
+            pipe.close()
