@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +22,6 @@ from metamirror.training.run_folder import CONFIG
 PAGE = "report.html"
 UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 """What HTML forbids, or what cannot be encoded: such as half a character in a file's name."""
-
-
-@dataclass(frozen=True)
-class Section:
-    """A part of the page: a template, and what it shows, with a heading where there is one."""
-
-    title: str
-    template: str
-    parts: list[tuple[str, Any]]
 
 
 def write_report(
@@ -57,15 +47,16 @@ def write_report(
     runs = sorted(found.runs, key=lambda run: _is_trial(run, found.documents["search"]))
     proper = [run for run in runs if not _is_trial(run, found.documents["search"])]
     inspected = geometry(proper, inspect_seconds, data_dir)
-    sections = [
-        Section("Results", "results", each("table", documents.results)),
-        Section("Search for step sizes", "search", each("search", documents.search)),
-        Section("Runs", "runs", [("", runs_table(runs))] if runs else []),
-        Section("Learning curves", "curves", list(curves(proper))),
-        Section("Convergence", "convergence", each("convergence", documents.convergence)),
-        Section("Cost of a meta-iteration", "cost", each("cost", documents.cost)),
-        Section("Learned geometry", "geometry", [("", inspected)] if inspected else []),
-        Section("Configurations", "configurations", [("", configurations(runs))] if runs else []),
+    # The title of each, its template, and what that shows, with a heading where there is one.
+    sections: list[tuple[str, str, list[tuple[str, Any]]]] = [
+        ("Results", "results", each("table", documents.results)),
+        ("Search for step sizes", "search", each("search", documents.search)),
+        ("Runs", "runs", [("", runs_table(runs))] if runs else []),
+        ("Learning curves", "curves", list(curves(proper))),
+        ("Convergence", "convergence", each("convergence", documents.convergence)),
+        ("Cost of a meta-iteration", "cost", each("cost", documents.cost)),
+        ("Learned geometry", "geometry", [("", inspected)] if inspected else []),
+        ("Configurations", "configurations", [("", configurations(runs))] if runs else []),
     ]
     environment = Environment(
         loader=PackageLoader("metamirror.report"),
@@ -80,7 +71,7 @@ def write_report(
     page = environment.get_template("page.html.j2").render(
         name=folder.resolve().name,
         version=__version__,
-        sections=[section for section in sections if section.parts],
+        sections=[section for section in sections if section[2]],
         problems=found.problems,
     )
     path = folder / PAGE

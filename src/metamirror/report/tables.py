@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table as Screen
 
 from metamirror.core.files import write_atomically
-from metamirror.experiments.comparison.table import DIGITS, MISSING, Row, Seed, plus_minus
+from metamirror.experiments.comparison.table import DIGITS, MISSING, Row, plus_minus
 from metamirror.report.collect import dict_or_empty, dicts_in, number, text
 
 UNITS = {"accuracy": "accuracy, %", "mse": "MSE"}
@@ -82,10 +82,7 @@ def _read_row(found: dict[str, Any], measure: str, longest: int | None) -> Row:
         shots=int(number(found.get("shots")) or 0),
         measure=measure,
         value=number(found.get(measure)),
-        seeds=tuple(
-            Seed(seed.get("seed"), number(seed.get(measure)), None, None)
-            for seed in dicts_in(found.get("seeds"))
-        ),
+        seeds=dicts_in(found.get("seeds")),
         difference_to_maml={end: number(gap.get(end)) for end in ENDS},
         bold=found.get("bold") is True,
     )
@@ -133,7 +130,8 @@ def lay_out(protocol: str, rows: Sequence[Row]) -> Layout:
 
 def _result(row: Row) -> Cell:
     """Return the figure of a row; one that lost a seed is marked."""
-    seeds = {s.seed: s.value for s in row.seeds if s.seed is not None and s.value is not None}
+    values = {s.get("seed"): number(s.get(row.measure)) for s in row.seeds}
+    seeds = {s: value for s, value in values.items() if None not in (s, value)}
     digits = DIGITS[row.measure]
     tooltip = "; ".join(f"seed {seed}: {value:.{digits}f}" for seed, value in seeds.items())
     notes: tuple[str, ...] = (f"{len(seeds)} seed{'s' if len(seeds) > 1 else ''}",) if seeds else ()
@@ -161,7 +159,7 @@ def _paired(row: Row) -> Cell:
 def _notes(rows: Sequence[Row]) -> list[str]:
     counts: dict[str, dict[int, int]] = {}
     for row in rows:
-        if any(seed.seed is not None for seed in row.seeds):
+        if any(seed.get("seed") is not None for seed in row.seeds):
             counts.setdefault(row.method, {})[row.shots] = len(row.seeds)
     seeds = {count for own in counts.values() for count in own.values()}
     over = "over tasks" if seeds <= {1} else "over tasks and seeds"

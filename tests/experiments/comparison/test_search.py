@@ -3,7 +3,7 @@
 import pytest
 
 from metamirror.experiments.comparison.plan import make_rows
-from metamirror.experiments.comparison.search import Rates, Search, at_the_edge, best
+from metamirror.experiments.comparison.search import Search, at_the_edge, best
 from metamirror.experiments.comparison.spec import Spec
 from metamirror.training.config import RunConfig
 from tests.experiments.comparison.test_protocol import stream
@@ -37,16 +37,21 @@ def test_a_geometry_that_is_held_still_is_a_choice_like_others() -> None:
     spec = Spec(RunConfig("maml", width=4, geometry_lr=0.5), ["metasgd"], [1], controls=False)
     (row,) = make_rows(spec, stream())
     tried = Search((0.1,), 1, 2, (0.0, 0.01)).jobs(row)
-    assert [job.config["geometry_lr"] for job in tried.values()] == [0.0, 0.01]
-    for rates, rate in ((Rates(0.1, 0.0), 0.0), (Rates(0.1), 0.5)):
+    assert [job.config["geometry_lr"] for _, job in tried] == [0.0, 0.01]
+    for rates, rate in (({"lr": 0.1, "geometry_lr": 0.0}, 0.0), ({"lr": 0.1}, 0.5)):
         (row,) = make_rows(spec, stream(), {("metasgd", 1): rates})
         assert row.jobs[0].config["geometry_lr"] == rate
 
 
-def test_the_best_step_size_is_the_best_score():
-    assert best([{"lr": 0.1, "accuracy": 50.0}, {"lr": 0.2, "accuracy": 60.0}]) == Rates(0.2)
-    assert best(
-        [{"lr": 0.1, "mse": 0.5}, {"lr": 0.2, "mse": 0.6}, {"lr": 3, "mse": None}]
-    ) == Rates(0.1)
-    assert best([{"lr": 0.1, "accuracy": 60.0}, {"lr": 0.2, "accuracy": 60.0}]) == Rates(0.1)
-    assert best([{"lr": 0.1, "reason": "it diverged"}]) is None
+@pytest.mark.parametrize(
+    ("scores", "lr"),
+    [
+        ([{"lr": 0.1, "accuracy": 50.0}, {"lr": 0.2, "accuracy": 60.0}], 0.2),
+        ([{"lr": 0.1, "mse": 0.5}, {"lr": 0.2, "mse": 0.6}, {"lr": 3, "mse": None}], 0.1),
+        ([{"lr": 0.1, "accuracy": 60.0}, {"lr": 0.2, "accuracy": 60.0}], 0.1),
+        ([{"lr": 0.1, "reason": "it diverged"}], None),
+    ],
+)
+def test_the_best_step_size_is_the_best_score(scores, lr):
+    found = best(scores)
+    assert (found and found["lr"]) == lr

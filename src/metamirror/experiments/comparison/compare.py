@@ -118,12 +118,12 @@ def _do(title: str, jobs: Sequence[Job], launcher: Launcher, records: Records) -
 def _search(search: Search, rows: Sequence[Row], launcher: Launcher, out: Path) -> dict[str, Any]:
     """Try every step size for every row, and write search.json."""
     tried = [(row, search.jobs(row)) for row in searched_rows(rows)]
-    records = _read([job for _, jobs in tried for job in jobs.values()])
+    records = _read([job for _, jobs in tried for _, job in jobs])
     # Once a row is trained with a choice, a trial that failed is not tried again: it might win.
     left = [
         job
         for row, jobs in tried
-        for job in jobs.values()
+        for _, job in jobs
         if job.name not in records or not (out / str(row.jobs[0].folder)).exists()
     ]
     _do("search", left, launcher, records)

@@ -110,8 +110,8 @@ def make_rows(
         here = []
         for row in trained:
             extra = extra_parameters(row.spec, model)
-            rates = (chosen or {}).get((row.runs, shots), Rates(lr[row.runs]))
-            own = {"geometry_lr": base.geometry_lr, **rates.settings(), **row.recipe}
+            rates = (chosen or {}).get((row.runs, shots), {"lr": lr[row.runs]})
+            own = {"geometry_lr": base.geometry_lr, **rates, **row.recipe}
             # A learning rate for nothing would be refused.
             own |= {} if extra else {"geometry_lr": None}
             config = replace(base, method=row.spec, shots=shots, **own)

@@ -14,16 +14,11 @@ from metamirror.training.config import parse_config
 FOLDER = "search"
 
 
-@dataclass(frozen=True)
-class Rates:
-    """The step sizes that a search may choose: the inner one, the outer one of the geometry."""
-
-    lr: float
-    geometry_lr: float | None = None
-
-    def settings(self) -> dict[str, float]:
-        """Return the settings of a run that it decides. Zero holds the geometry still."""
-        return {key: value for key, value in asdict(self).items() if value is not None}
+RATES = ("lr", "geometry_lr")
+"""The settings of a run that a search chooses: the inner step size, the geometry's outer rate."""
+Rates = Mapping[str, float]
+"""What it chose, or tries, by RATES. A geometry_lr of zero holds the geometry still."""
+Tried = Sequence[tuple[Rates, Job]]
 
 
 @dataclass(frozen=True)
@@ -46,30 +41,26 @@ class Search:
         if self.tasks < 2:
             raise ValueError(f"search_tasks is {self.tasks}; an interval needs at least 2")
 
-    def jobs(self, row: Row) -> dict[Rates, Job]:
-        """Return the short runs of a row by what they try, like the row's first run.
+    def jobs(self, row: Row) -> Tried:
+        """Return what a row tries, each with a short run that is like the row's first one.
 
         Nothing is selected inside a run: its last learner is evaluated.
         """
-        rates = self.geometry if row.extra_parameters and self.geometry else (None,)
+        choices: list[Rates] = [{"lr": lr} for lr in self.candidates]
+        if row.extra_parameters and self.geometry:
+            choices = [{**own, "geometry_lr": rate} for own in choices for rate in self.geometry]
         first = next(iter(row.jobs.values()))
-        found = {}
-        for choice in [Rates(lr, rate) for lr in self.candidates for rate in rates]:
-            own = {"iterations": self.iterations, "validate_every": 0, **choice.settings()}
+        found = []
+        for choice in choices:
+            own = {"iterations": self.iterations, "validate_every": 0, **choice}
             config = parse_config(first.config | own, first.name)
             # Before anything is trained: in its own process it would be one failed run of many.
             config.check()
-            name = f"{first.name}-lr{choice.lr:g}"
-            if choice.geometry_lr is not None:
-                name += f"-geometry{choice.geometry_lr:g}"
-            found[choice] = replace(
-                first,
-                name=name,
-                folder=f"{FOLDER}/{name}",
-                config=asdict(config),
-                split="val",
-                tasks=self.tasks,
-            )
+            name = f"{first.name}-lr{choice['lr']:g}"
+            if "geometry_lr" in choice:
+                name += f"-geometry{choice['geometry_lr']:g}"
+            job = replace(first, name=name, folder=f"{FOLDER}/{name}", config=asdict(config))
+            found.append((choice, replace(job, split="val", tasks=self.tasks)))
         return found
 
 
@@ -84,43 +75,37 @@ def searched_rows(rows: Sequence[Row]) -> list[Row]:
 
 
 def choose(
-    search: Search, tried: Sequence[tuple[Row, Mapping[Rates, Job]]], records: Mapping[str, Record]
+    search: Search, tried: Sequence[tuple[Row, Tried]], records: Mapping[str, Record]
 ) -> dict[str, Any]:
     """Return what goes into search.json: every score, and the best step sizes of each row."""
     rows = []
     for row, jobs in tried:
         scores = []
-        for rates, job in jobs.items():
-            record = records.get(job.name, Record())
-            scores.append({**asdict(rates), **(record.found or {"reason": record.reason})})
+        for rates, job in jobs:
+            record, every = records.get(job.name, Record()), dict.fromkeys(RATES) | dict(rates)
+            scores.append(every | (record.found or {"reason": record.reason}))
         chosen = best(scores)
-        rows.append(
-            {
-                "label": row.method,
-                "shots": row.shots,
-                "scores": scores,
-                **({"lr": None} if chosen is None else asdict(chosen)),
-            }
-        )
+        own = {"lr": None} if chosen is None else {key: chosen[key] for key in RATES}
+        rows.append({"label": row.method, "shots": row.shots, "scores": scores, **own})
     return {**asdict(search), "split": "val", "rows": rows}
 
 
-def best(scores: Sequence[Mapping[str, Any]]) -> Rates | None:
-    """Return the step sizes with the highest accuracy or lowest error; the first of equals."""
+def best(scores: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """Return the score with the highest accuracy or lowest error; the first of equals."""
 
     def worth(score: Mapping[str, Any]) -> float:
         value = score.get("accuracy", -score["mse"] if score.get("mse") is not None else None)
         return -math.inf if value is None or math.isnan(value) else value
 
     top = max(scores, key=worth)
-    return Rates(top["lr"], top.get("geometry_lr")) if worth(top) > -math.inf else None
+    return top if worth(top) > -math.inf else None
 
 
 def chosen_rates(found: Mapping[str, Any] | None) -> dict[tuple[str, int], Rates]:
     """Return what a search chose, by row and shots."""
     rows = [] if found is None else found["rows"]
     return {
-        (r["label"], r["shots"]): Rates(r["lr"], r["geometry_lr"])
+        (r["label"], r["shots"]): {key: r[key] for key in RATES if r[key] is not None}
         for r in rows
         if r["lr"] is not None
     }

@@ -22,16 +22,6 @@ MISSING = "–"
 
 
 @dataclass(frozen=True)
-class Seed:
-    """What one run of a row came to; `seed` and `run` are None where nothing was trained."""
-
-    seed: int | None
-    value: float | None
-    ci95: float | None
-    run: str | None
-
-
-@dataclass(frozen=True)
 class Row:
     """One line of the table, for one number of shots."""
 
@@ -44,7 +34,7 @@ class Row:
     measure: str = "accuracy"  # what `value` is: "accuracy" in percent, or "mse"
     value: float | None = None  # the mean over test tasks and seeds
     ci95: float | None = None  # half its 95 % interval
-    seeds: tuple[Seed, ...] = ()
+    seeds: Sequence[Mapping[str, Any]] = ()  # seed, measure, ci95 and run (a folder) of each
     published: str | None = None  # what the paper's table lists, if it is about these tasks
     difference_to_maml: Mapping[str, Any] | None = None  # paired, as in `difference`
     extra_parameters: int | None = None  # what is learned beside the start
@@ -62,13 +52,11 @@ class Row:
 
     def to_json(self) -> dict[str, Any]:
         """Return the row as table.json has it: values under the name of the measure."""
-
-        def named(own: Any, left_out: Sequence[str] = ()) -> dict[str, Any]:
-            names = [f.name for f in fields(own) if f.name not in left_out]
-            return {self.measure if n == "value" else n: getattr(own, n) for n in names}
-
-        own = named(self, ("measure", "jobs", "spec", "runs", "recipe"))
-        return own | {"seeds": [named(seed) for seed in self.seeds]}
+        names = [f.name for f in fields(self)]
+        names = [
+            name for name in names if name not in ("measure", "jobs", "spec", "runs", "recipe")
+        ]
+        return {self.measure if name == "value" else name: getattr(self, name) for name in names}
 
 
 def plus_minus(measure: str, value: float | None, half: float | None) -> str:
@@ -118,6 +106,10 @@ def _figures(row: Row, records: Mapping[str, Record], measure: str) -> dict[int 
 def _filled(row: Row, own: BySeed, base: BySeed, records: Mapping[str, Record]) -> Row:
     whole = estimate(np.stack(list(own.values()))) if own else None
     each = {seed: estimate(values[None]) for seed, values in own.items()}
+    seeds = [
+        {"seed": seed, row.measure: e.mean, "ci95": e.half, "run": row.jobs[seed].folder}
+        for seed, e in each.items()
+    ]
     times = [
         seconds
         for job in row.jobs.values()
@@ -128,7 +120,7 @@ def _filled(row: Row, own: BySeed, base: BySeed, records: Mapping[str, Record]) 
         row,
         value=None if whole is None else whole.mean,
         ci95=None if whole is None else whole.half,
-        seeds=tuple(Seed(s, e.mean, e.half, row.jobs[s].folder) for s, e in each.items()),
+        seeds=seeds,
         difference_to_maml=None if row.method == BASELINE else difference(own, base),
         seconds_per_iteration=statistics.median(times) if times else None,
         status=status,
