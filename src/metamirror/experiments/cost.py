@@ -78,7 +78,9 @@ class Workload:
         kept = 1 if self.recompute else self.steps
         images = self.ways * (self.shots * kept + self.queries)
         least = 4 * images * self.width * size * size / 2**30
-        memory = memory_gb()
+        memory = math.inf
+        if hasattr(os, "sysconf"):  # which Windows lacks
+            memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
         if least > memory:
             raise ValueError(
                 f"one task would need at least {least:,.0f} GB and this machine has "
@@ -101,13 +103,6 @@ class Workload:
             return Batch(torch.rand(shape, generator=generator), labels)
 
         return Task(batch(self.shots), batch(self.queries))
-
-
-def memory_gb() -> float:
-    """Return what this machine has; no limit where the system does not say."""
-    if not hasattr(os, "sysconf"):
-        return math.inf
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
 
 
 def parse_shape(shape: str) -> tuple[int, int, int]:

@@ -75,28 +75,25 @@ def estimate(figures: Figures) -> Estimate:
     of_tasks = float(by_task.var(ddof=1)) / tasks
     freedom = (seeds - 1) * (tasks - 1)
     of_noise = float(np.square(noise).sum()) / freedom / (seeds * tasks)
-    variance = max(of_seeds + of_tasks - of_noise, of_tasks)
-    spread = of_seeds**2 / (seeds - 1) + of_tasks**2 / (tasks - 1) + of_noise**2 / freedom
-    if spread == 0:
-        return Estimate(mean, 0.0)
-    return Estimate(mean, student(variance**2 / spread) * math.sqrt(variance))
+    parts = ((of_seeds, seeds - 1), (of_tasks, tasks - 1), (of_noise, freedom))
+    return Estimate(mean, _half(max(of_seeds + of_tasks - of_noise, of_tasks), parts))
 
 
 def half_of_sum(parts: Sequence[tuple[float, int]]) -> float:
-    """Return half the 95 % interval of a sum of independent means.
+    """Return half the 95 % interval of a sum of means, by their variances and degrees of freedom.
 
     One alone has `evaluate`'s 1.96; several have Student's quantile, as in `estimate`.
-
-    Args:
-        parts: the variance of each mean, and its degrees of freedom.
     """
     variance = sum(variance for variance, _ in parts)
     if not variance > 0:
         return variance
-    if len(parts) == 1:
-        return 1.96 * math.sqrt(variance)
-    spread = sum(variance**2 / freedom for variance, freedom in parts)
-    return student(variance**2 / spread) * math.sqrt(variance)
+    return 1.96 * math.sqrt(variance) if len(parts) == 1 else _half(variance, parts)
+
+
+def _half(variance: float, parts: Sequence[tuple[float, int]]) -> float:
+    """Return half an interval with Satterthwaite's degrees of freedom."""
+    spread = sum(part**2 / freedom for part, freedom in parts)
+    return student(variance**2 / spread) * math.sqrt(variance) if spread else 0.0
 
 
 def student(freedom: float) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,32 +92,30 @@ def lay_out(protocol: str, rows: Sequence[Row]) -> Layout:
     """Return the columns of the paper's table, for each number of shots, and what we add."""
     measure = rows[0].measure if rows else "accuracy"
     shots = list(dict.fromkeys(row.shots for row in rows))
-    published = any(row.published for row in rows)
     columns = {"method": "", "lower-level optimiser": "broad", "loss geometry": "broad"}
     # With one number of shots, the line above the table has it.
-    prefixes = [f"{count}-shot " if len(shots) > 1 else "" for count in shots]
-    for prefix in prefixes:
-        titles = [UNITS[measure], *(["in the paper"] if published else []), "less MAML, paired"]
-        columns |= {f"{prefix}{title}": "number" for title in titles}
+    prefixes = {count: f"{count}-shot " if len(shots) > 1 else "" for count in shots}
+    by_shots = {UNITS[measure]: _result, "in the paper": _published, "less MAML, paired": _paired}
+    if not any(row.published for row in rows):
+        del by_shots["in the paper"]
+    columns |= {f"{prefixes[n]}{title}": "number" for n in shots for title in by_shots}
     columns["extra parameters"] = "number"
-    columns |= {f"{prefix}time / MAML": "number" for prefix in prefixes}
+    columns |= {f"{prefixes[n]}time / MAML": "number" for n in shots}
 
     def cells(own: dict[int, Row]) -> list[Cell]:
+        def at(count: int, show: Callable[[Row], Cell]) -> Cell:
+            return show(own[count]) if count in own else Cell(MISSING)
+
         first = next(iter(own.values()))
         key = first.method if first.method != first.title else ""
-        found = [Cell(first.title, notes=(key, first.note or ""))]
-        found += [Cell(first.optimizer), Cell(first.geometry)]
-        for row in (own.get(count) for count in shots):
-            if row is None:
-                found += [Cell(MISSING)] * (3 if published else 2)
-                continue
-            found.append(_result(row))
-            found += [Cell(row.published or MISSING)] if published else []
-            found.append(_paired(row))
-        extra = first.extra_parameters
-        found.append(Cell(MISSING if extra is None else f"{extra:,.0f}"))
-        times = [own[count].relative_to_maml if count in own else None for count in shots]
-        return found + [Cell(MISSING if time is None else f"{time:.2f}") for time in times]
+        return [
+            Cell(first.title, notes=(key, first.note or "")),
+            Cell(first.optimizer),
+            Cell(first.geometry),
+            *(at(count, show) for count in shots for show in by_shots.values()),
+            _figure(first.extra_parameters, ",.0f"),
+            *(at(count, lambda row: _figure(row.relative_to_maml, ".2f")) for count in shots),
+        ]
 
     by_method: dict[str, dict[str, dict[int, Row]]] = {"method": {}, "control": {}}
     for row in rows:
@@ -126,6 +124,14 @@ def lay_out(protocol: str, rows: Sequence[Row]) -> Layout:
         Table(columns, [cells(own) for own in some.values()]) for some in by_method.values()
     )
     return Layout(protocol, methods, controls, _notes(rows))
+
+
+def _figure(value: float | None, spec: str) -> Cell:
+    return Cell(MISSING if value is None else format(value, spec))
+
+
+def _published(row: Row) -> Cell:
+    return Cell(row.published or MISSING)
 
 
 def _result(row: Row) -> Cell:
@@ -173,7 +179,12 @@ def _notes(rows: Sequence[Row]) -> list[str]:
     if any(row.published for row in rows):
         notes.append(OF_THE_PAPER)
     if len(seeds) > 1:
-        each = (f"{method} {_by_shots(own)}" for method, own in counts.items())
+        each = (
+            f"{method} {next(iter(own.values()))}"
+            if len(set(own.values())) == 1
+            else f"{method} " + " and ".join(f"{n} ({shots}-shot)" for shots, n in own.items())
+            for method, own in counts.items()
+        )
         notes.append(f"Seeds: {', '.join(each)}.")
     for row in rows:
         if row.status != "done":
@@ -181,12 +192,6 @@ def _notes(rows: Sequence[Row]) -> list[str]:
             notes.append(f"{mark}{row.title}, {row.shots}-shot ({row.status}): {row.reason}")
     said = {row.title: row.note for row in rows if row.note}
     return notes + [f"{title}: {note}." for title, note in said.items()]
-
-
-def _by_shots(counts: Mapping[int, int]) -> str:
-    if len(set(counts.values())) == 1:
-        return str(next(iter(counts.values())))
-    return " and ".join(f"{count} ({shots}-shot)" for shots, count in counts.items())
 
 
 def markdown(layout: Layout) -> str:
@@ -247,15 +252,18 @@ def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
     columns = ["method", "title", "optimizer", "geometry", "kind", "shots", measure, "ci95"]
     columns += ["seeds", "published", *(f"difference_to_maml_{end}" for end in ENDS)]
     columns += ["extra_parameters", "seconds_per_iteration", "relative_to_maml", "bold"]
+    gaps = [row["difference_to_maml"] or {} for row in rows]
+    ends = [{f"difference_to_maml_{end}": gap.get(end) for end in ENDS} for gap in gaps]
+    flat = [{**row, **own, "seeds": len(row["seeds"])} for row, own in zip(rows, ends, strict=True)]
+    return csv_text([*columns, "status", "reason"], flat)
+
+
+def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return rows as CSV, with these of their fields."""
     file = io.StringIO()
-    writer = csv.DictWriter(
-        file, [*columns, "status", "reason"], extrasaction="ignore", lineterminator="\n"
-    )
+    writer = csv.DictWriter(file, columns, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
-    for row in rows:
-        gap = row["difference_to_maml"] or {}
-        ends = {f"difference_to_maml_{end}": gap.get(end) for end in ENDS}
-        writer.writerow({**row, **ends, "seeds": len(row["seeds"])})
+    writer.writerows(rows)
     return file.getvalue()
 
 
@@ -289,20 +297,17 @@ def show(table: Mapping[str, Any], console: Console) -> None:
 
 def cost_table(found: dict[str, Any]) -> Screen:
     """Return what `metamirror.experiments.cost.measure_cost` found, for a terminal."""
-    titles = ("ms / iteration", "/ MAML", "95 %", "peak MB", "extra parameters")
-    rows = []
-    for row in found["rows"]:
-        low, high = row["ci95"]
-        texts = (
-            row["method"],
-            f"{row['ms_per_iteration']:.0f}",
-            f"{row['relative_to_maml']:.2f}",
-            f"{low:.2f}-{high:.2f}",
-            f"{row['peak_mb']:.0f}",
-            f"{row['extra_parameters']:,}",
-        )
-        rows.append([Cell(text) for text in texts])
-    screen = _on_screen(Table({"method": "", **dict.fromkeys(titles, "number")}, rows), 0)
+    columns = {
+        "method": "{method}",
+        "ms / iteration": "{ms_per_iteration:.0f}",
+        "/ MAML": "{relative_to_maml:.2f}",
+        "95 %": "{ci95[0]:.2f}-{ci95[1]:.2f}",
+        "peak MB": "{peak_mb:.0f}",
+        "extra parameters": "{extra_parameters:,}",
+    }
+    rows = [[Cell(text.format(**row)) for text in columns.values()] for row in found["rows"]]
+    kinds = dict.fromkeys(columns, "number") | {"method": ""}
+    screen = _on_screen(Table(kinds, rows), 0)
     screen.title = (
         f"conv4-{found['width']} on {found['shape']}, {found['ways']}-way "
         f"{found['shots']}-shot, {found['steps']} steps, {found['tasks']} tasks, "

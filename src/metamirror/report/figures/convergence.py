@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ from metamirror.core.files import write_atomically, write_json
 from metamirror.report.charts import GREY, Series, draw_lines, save
 from metamirror.report.collect import dicts_in, number
 from metamirror.report.styles import styles_of
+from metamirror.report.tables import csv_text
 
 NAME = "convergence"
 X_LABEL = "inner step k (dotted: the K of training)"
@@ -42,15 +41,14 @@ def write_figure(found: dict[str, Any], out: Path) -> None:
 
 def as_csv(found: dict[str, Any]) -> str:
     """Return a line for each curve and k."""
-    text = io.StringIO()
-    columns = list(found["curves"][0]["points"][0])
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["curve", "method", "seeds", "tasks", *columns])
-    for curve in found["curves"]:
-        about = [curve["label"], curve["method"], len(curve["seeds"]), found["protocol"]["tasks"]]
-        for point in curve["points"]:
-            writer.writerow([*about, *(point[column] for column in columns)])
-    return text.getvalue()
+    columns = ["curve", "method", "seeds", "tasks", *found["curves"][0]["points"][0]]
+    tasks = found["protocol"]["tasks"]
+    rows = (
+        {**curve, "curve": curve["label"], "seeds": len(curve["seeds"]), "tasks": tasks, **point}
+        for curve in found["curves"]
+        for point in curve["points"]
+    )
+    return csv_text(columns, rows)
 
 
 def series_of(curves: Sequence[dict[str, Any]], measure: str) -> list[Series]:
