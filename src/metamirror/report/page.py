@@ -15,8 +15,7 @@ from metamirror.experiments.comparison.search import FOLDER as TRIALS
 from metamirror.report.charts import swatch
 from metamirror.report.collect import Run, collect
 from metamirror.report.sections import documents
-from metamirror.report.sections.geometry import geometry
-from metamirror.report.sections.runs import configurations, curves, runs_table
+from metamirror.report.sections.runs import configurations, curves, geometry, runs_table
 from metamirror.training.run_folder import CONFIG
 
 PAGE = "report.html"

@@ -8,14 +8,9 @@ from typing import Any
 
 from metamirror.console import say, warn
 from metamirror.core.files import write_json
+from metamirror.experiments.comparison import plan
 from metamirror.experiments.comparison.jobs import Job, Record, failed, read_record, write_record
 from metamirror.experiments.comparison.launchers import Launcher
-from metamirror.experiments.comparison.plan import (
-    jobs_of,
-    make_rows,
-    open_streams,
-    refuse_other_settings,
-)
 from metamirror.experiments.comparison.protocol import make_protocol
 from metamirror.experiments.comparison.search import (
     Search,
@@ -48,9 +43,9 @@ def compare(
     """
     # Every run would fail for want of it, one after the other.
     choose_device(spec.device)
-    streams = open_streams(spec)
+    streams = plan.open_streams(spec)
     stream = streams["train", spec.shots[0]]
-    rows = make_rows(spec, stream)
+    rows = plan.make_rows(spec, stream)
     if spec.controls and BASELINE not in spec.methods:
         warn(f"{BASELINE} is not among the methods: no differences to it, no features of its start")
     if spec.out.exists() and not spec.out.is_dir():
@@ -60,9 +55,9 @@ def compare(
         found = None
         if spec.search is not None:
             found = _search(spec.search, rows, launcher, spec.out)
-            rows = make_rows(spec, stream, chosen_rates(found))
-        jobs = jobs_of(rows)
-        refuse_other_settings(jobs)
+            rows = plan.make_rows(spec, stream, chosen_rates(found))
+        jobs = plan.jobs_of(rows)
+        plan.refuse_other_settings(jobs)
         protocol = make_protocol(spec, rows, streams, found)
         records = _read(jobs)
 
@@ -139,4 +134,6 @@ def _without_step_size(rows: Sequence[Row], found: dict[str, Any] | None) -> lis
     if found is None:
         return []
     chosen = chosen_rates(found)
-    return jobs_of([row for row in searched_rows(rows) if (row.method, row.shots) not in chosen])
+    return plan.jobs_of(
+        [row for row in searched_rows(rows) if (row.method, row.shots) not in chosen]
+    )

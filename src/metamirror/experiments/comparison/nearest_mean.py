@@ -42,7 +42,7 @@ def features_of(learner: Learner) -> Represent:
     return represent
 
 
-def evaluate_nearest_mean(stream: TaskStream, count: int, represent: Represent) -> list[TaskResult]:
+def evaluate(stream: TaskStream, count: int, represent: Represent) -> list[TaskResult]:
     """Return accuracies on the first tasks of a stream, in the form that runs have."""
     results = []
     for i in range(count):

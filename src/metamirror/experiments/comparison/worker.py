@@ -20,26 +20,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
+from metamirror.experiments.comparison import nearest_mean
 from metamirror.experiments.comparison.jobs import Job, Record, failed, write_record
-from metamirror.experiments.comparison.nearest_mean import (
-    Represent,
-    evaluate_nearest_mean,
-    features_of,
-    pixels,
-)
 from metamirror.parallel.allocator import tune_allocator
 from metamirror.storage import learner_file
+from metamirror.training import evaluate
 from metamirror.training.config import parse_config
 from metamirror.training.device import choose_device
-from metamirror.training.evaluate import (
-    FOLDER,
-    TaskResult,
-    evaluate_run,
-    evaluation_name,
-    read_tasks,
-    summary,
-    write_tasks,
-)
 from metamirror.training.factory import build_stream, use_precision
 from metamirror.training.train import train
 from metamirror.training.user_modules import import_modules
@@ -61,7 +48,7 @@ def _train_and_evaluate(job: Job, data_dir: Path | None) -> Record:
     if not job.tasks:
         return Record(found={})
     # A table shows the last step alone; `convergence` shows the others.
-    found = evaluate_run(
+    found = evaluate.evaluate_run(
         run,
         split=job.split,
         tasks=job.tasks,
@@ -69,9 +56,9 @@ def _train_and_evaluate(job: Job, data_dir: Path | None) -> Record:
         device=job.device,
         data_dir=data_dir,
     )
-    file = f"{job.folder}/{FOLDER}/{evaluation_name(found)}.jsonl"
+    file = f"{job.folder}/{evaluate.FOLDER}/{evaluate.evaluation_name(found)}.jsonl"
     # What is said to be finished must be there: a full disk lets an evaluation go unwritten.
-    results = read_tasks(Path(job.out, file))
+    results = evaluate.read_tasks(Path(job.out, file))
     figures = _figures(results)
     if no_answer(results) or not math.isfinite(figures["ci95"]):
         odd = sum(not math.isfinite(result.loss) for result in results)
@@ -82,7 +69,7 @@ def _train_and_evaluate(job: Job, data_dir: Path | None) -> Record:
     return Record(figures, file)
 
 
-def no_answer(results: list[TaskResult]) -> bool:
+def no_answer(results: list[evaluate.TaskResult]) -> bool:
     """Whether the error is finite on no task: each answer counts as wrong, and 0 % is no result."""
     return not any(math.isfinite(result.loss) for result in results)
 
@@ -90,20 +77,20 @@ def no_answer(results: list[TaskResult]) -> bool:
 def _evaluate_control(job: Job, data_dir: Path | None) -> Record:
     config = parse_config(job.config, job.name)
     stream = build_stream(config, job.split, batch=1, data_dir=data_dir)
-    represent: Represent = pixels
+    represent: nearest_mean.Represent = nearest_mean.pixels
     if job.folder is not None:
         learner = learner_file.load(Path(job.out, job.folder))
         use_precision(learner, config)
-        represent = features_of(learner.to(choose_device(job.device)))
-    results = evaluate_nearest_mean(stream, job.tasks, represent)
+        represent = nearest_mean.features_of(learner.to(choose_device(job.device)))
+    results = nearest_mean.evaluate(stream, job.tasks, represent)
     file = f"{CONTROLS}/{job.name}.jsonl"
     Path(job.out, CONTROLS).mkdir(exist_ok=True)
-    write_tasks(Path(job.out, file), results)
+    evaluate.write_tasks(Path(job.out, file), results)
     return Record(_figures(results), file)
 
 
-def _figures(results: list[TaskResult]) -> dict[str, Any]:
-    return {name: value for name, value in summary(results).items() if name != "loss"}
+def _figures(results: list[evaluate.TaskResult]) -> dict[str, Any]:
+    return {name: value for name, value in evaluate.summary(results).items() if name != "loss"}
 
 
 def main(files: Sequence[str]) -> int:
