@@ -1,1 +1,1 @@
-"""What is asked of trained runs."""
+"""Measurements of trained runs, and of methods side by side."""

@@ -70,7 +70,7 @@ def _train_and_evaluate(job: Job, data_dir: Path | None) -> Record:
 
 
 def no_answer(results: list[evaluate.TaskResult]) -> bool:
-    """Whether the error is finite on no task: each answer counts as wrong, and 0 % is no result."""
+    """Return whether no task has a finite error: 0 % would be no result."""
     return not any(math.isfinite(result.loss) for result in results)
 
 

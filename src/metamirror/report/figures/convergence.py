@@ -88,7 +88,7 @@ def draw(found: dict[str, Any]) -> Figure:
 
 
 def protocol_in_words(found: dict[str, Any]) -> str:
-    """What decides the numbers, in a line."""
+    """Return what decides the numbers, in a line."""
     p = found["protocol"]
     ways = f"{p['ways']}-way " if found["measure"] == "accuracy" else ""
     return (
@@ -98,7 +98,7 @@ def protocol_in_words(found: dict[str, Any]) -> str:
 
 
 def describe_convergence(found: dict[str, Any]) -> list[str]:
-    """The paper's observations checked, in lines for people."""
+    """Return the paper's observations, checked, in lines for people."""
     reference = found["reference"]
     lines = [protocol_in_words(found)]
     if reference is None:

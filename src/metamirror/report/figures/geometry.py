@@ -13,7 +13,7 @@ from metamirror.report.charts import BLUE, GREY, save
 
 
 def verdict_in_words(found: dict[str, Any]) -> str:
-    """One sentence on whether the learned geometry is that of a mirror map."""
+    """Return one sentence on whether the learned geometry is that of a mirror map."""
     proof = ", ".join(filter(None, (found["proof"], found["note"])))
     if found["is_mirror_map"] is None:
         return proof or "no map from dual to primal variables: the question does not apply"
@@ -25,7 +25,7 @@ def verdict_in_words(found: dict[str, Any]) -> str:
 
 
 def describe_geometry(found: dict[str, Any]) -> list[str]:
-    """The whole finding, in lines for people."""
+    """Return the whole finding, in lines for people."""
     lines = [f"{found['method']} on {found['data']}: {verdict_in_words(found)}"]
     if found["map_bounds"] is not None:
         m, largest = found["map_bounds"]
@@ -59,7 +59,7 @@ def describe_geometry(found: dict[str, Any]) -> list[str]:
 
 
 def plot_geometry(found: dict[str, Any], path: Path) -> None:
-    """Effective step sizes per layer, and which layers' updates depend on which others."""
+    """Draw effective step sizes per layer, and which layers' updates depend on which others."""
     steps = found["effective_step_sizes"]
     depends = found["dependencies"]
     figure = Figure(figsize=(10 if depends else 6, 1.6 + 0.45 * len(steps)), layout="constrained")

@@ -9,7 +9,7 @@ from metamirror.experiments.comparison.jobs import Job, Record
 
 
 class Board(Protocol):
-    """What is told how the jobs go."""
+    """Something that shows how the jobs go."""
 
     def started(self, job: Job) -> None:
         """Take note that a job has begun."""
