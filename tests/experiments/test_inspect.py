@@ -148,7 +148,7 @@ def test_every_method_can_be_inspected(row):
     assert json.loads(json.dumps(found)) == found
 
 
-def test_the_command_prints_json_and_draws_a_picture(tmp_path, capsys):
+def test_the_command_prints_json_and_draws_a_figure(tmp_path, capsys):
     run = tmp_path / "run"
     words = "--data sinusoid --method gradnet --shots 5 --iterations 3 --val-tasks 2"
     assert main(["train", *words.split(), "--out", str(run)]) == 0
