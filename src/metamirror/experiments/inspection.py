@@ -12,11 +12,11 @@ from torch import Tensor
 
 from metamirror.core.geometry import Geometry
 from metamirror.core.learner import Adapted, Learner
-from metamirror.core.mirror_map import Identity
+from metamirror.core.mirror_map import Identity, MirrorMap
 from metamirror.core.tasks import Batch, Params
 from metamirror.data import TaskStream
 from metamirror.linalg.lanczos import lanczos
-from metamirror.mirror_maps.base import MirrorMap, norm
+from metamirror.mirror_maps.base import norm
 from metamirror.mirror_maps.certify import Certificate, Witness, certify
 from metamirror.mirror_maps.partition import layers
 from metamirror.mirror_maps.quadratic import Diagonal

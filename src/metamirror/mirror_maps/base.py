@@ -3,24 +3,17 @@ r"""Tools that the mirror maps share."""
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
 
-from metamirror.core.mirror_map import Bounds, MirrorMap, check_point, inner
+from metamirror.core.mirror_map import Bounds, MirrorMap, inner
 from metamirror.core.tasks import Params
 
-__all__ = [
-    "Bounds",
-    "MirrorMap",
-    "bregman",
-    "check_point",
-    "inner",
-    "log_cosh",
-    "norm",
-    "solve_contraction",
-]
+MOST_LOG_RANGE = 40.0
+"""The exponential of it, squared, is still a float32."""
 
 
 def bregman(g: MirrorMap, phi: Params, other: Params) -> Tensor:
@@ -58,45 +51,54 @@ def spread(tensor: Tensor) -> float:
     return float(tensor.double().std()) or 1.0
 
 
-# Maps z -> S'(u + N(u)), u = Sz: N has slopes below rho < 1, S'S lies within exp(+-log_range).
+class ContractionMap(MirrorMap):
+    r"""A map $b + S^\top(u + N(u))$, $u = Sz$, where N is a gradient with slopes below rho < 1.
 
-MOST_LOG_RANGE = 40.0
-"""The exponential of it, squared, is still a float32."""
-
-
-def check_contraction(rho: float, log_range: float) -> None:
-    """Refuse constants for which the bounds cannot hold."""
-    if not 0 <= rho < 1:
-        raise ValueError(f"rho is {rho}; it must lie in [0, 1), or the map could fail to increase")
-    if not 0 <= log_range <= MOST_LOG_RANGE:
-        raise ValueError(f"log_range is {log_range}; it must lie between 0 and {MOST_LOG_RANGE}")
-
-
-def lasting_bounds(rho: float, log_range: float) -> Bounds:
-    """The bounds that hold whatever is learned."""
-    return ((1 - rho) / math.exp(log_range), (1 + rho) * math.exp(log_range))
-
-
-def solve_contraction(
-    targets: list[Tensor], offsets: Callable[[list[Tensor]], list[Tensor]], rho: float
-) -> list[Tensor]:
-    r"""U with $u + N(u) = t$, where N is a contraction with constant $\rho < 1$.
-
-    Iterates $u \leftarrow t - N(u)$, whose error shrinks at least by $\rho$ each time: the number
-    of iterations is known beforehand, and reached only by the worst map that the bound admits.
+    The eigenvalues of $S^\top S$ lie between exp(-log_range) and exp(log_range).
     """
-    eps = torch.finfo(targets[0].dtype).eps
-    scale = largest_entry(targets)
-    u = targets
-    # After this many the first error is multiplied by at most exp(-42), below 1e-18.
-    most = math.ceil(42 / -math.log(rho)) if rho > 0 else 1
-    for _ in range(most):
-        new = [t - n for t, n in zip(targets, offsets(u), strict=True)]
-        change = largest_entry([a - b for a, b in zip(new, u, strict=True)])
-        u = new
-        if change <= eps * (1 + scale):
-            break
-    return u
+
+    is_gradient = True
+
+    def __init__(self, rho: float, log_range: float):
+        super().__init__()
+        if not 0 <= rho < 1:
+            raise ValueError(
+                f"rho is {rho}; it must lie in [0, 1), or the map could fail to increase"
+            )
+        if not 0 <= log_range <= MOST_LOG_RANGE:
+            raise ValueError(
+                f"log_range is {log_range}; it must lie between 0 and {MOST_LOG_RANGE}"
+            )
+        self.rho, self.log_range = rho, log_range
+
+    @torch.no_grad()
+    def bounds(self, *, current: bool = False) -> Bounds:
+        if not current:
+            reach = math.exp(self.log_range)
+            return ((1 - self.rho) / reach, (1 + self.rho) * reach)
+        self.check_parameters()
+        return self.current_bounds()
+
+    @abstractmethod
+    def current_bounds(self) -> Bounds:
+        """Return the bounds that the present parameters give."""
+
+    def solve(
+        self, targets: list[Tensor], offsets: Callable[[list[Tensor]], list[Tensor]]
+    ) -> list[Tensor]:
+        r"""Return u with $u + N(u) = t$.
+
+        Iterates $u \leftarrow t - N(u)$, whose error shrinks at least by $\rho$ each time: the
+        number of iterations is known beforehand, and reached only by the worst map there can be.
+        """
+        close = torch.finfo(targets[0].dtype).eps * (1 + largest_entry(targets))
+        u = targets
+        # After this many the first error is multiplied by at most exp(-42), below 1e-18.
+        for _ in range(math.ceil(42 / -math.log(self.rho)) if self.rho > 0 else 1):
+            before, u = u, [t - n for t, n in zip(targets, offsets(u), strict=True)]
+            if largest_entry(a - b for a, b in zip(u, before, strict=True)) <= close:
+                break
+        return u
 
 
 def largest_entry(tensors: Iterable[Tensor]) -> float:

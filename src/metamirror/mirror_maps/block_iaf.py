@@ -20,6 +20,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from metamirror.core.mirror_map import Bounds, MirrorMap, check_point
 from metamirror.core.tasks import Params
 from metamirror.linalg.kronecker import (
     FEW,
@@ -30,7 +31,6 @@ from metamirror.linalg.kronecker import (
     halved,
     module_list,
 )
-from metamirror.mirror_maps.base import Bounds, MirrorMap, check_point
 from metamirror.mirror_maps.kernels.block_iaf import FlowPass
 from metamirror.mirror_maps.kernels.one_operation import one_operation
 from metamirror.mirror_maps.partition import Blocks, Partition

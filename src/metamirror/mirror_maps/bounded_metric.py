@@ -8,8 +8,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from metamirror.core.mirror_map import Bounds
 from metamirror.linalg.kronecker import Shape, kronecker_product, squared_spectrum, transposed
-from metamirror.mirror_maps.base import Bounds
 
 Metric = Literal["diagonal", "kronecker"]
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import torch
 
+from metamirror.core.mirror_map import MirrorMap, check_point, inner
 from metamirror.core.tasks import Params
 from metamirror.linalg.lanczos import Spectrum, lanczos
-from metamirror.mirror_maps.base import MirrorMap, check_point, inner, norm, spread
+from metamirror.mirror_maps.base import norm, spread
 
 
 @dataclass(frozen=True)

@@ -16,25 +16,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from metamirror.core.mirror_map import Bounds, check_point, inner
 from metamirror.core.tasks import Params
 from metamirror.linalg.kronecker import Shape, ShapeGroups
-from metamirror.mirror_maps.base import (
-    Bounds,
-    MirrorMap,
-    check_contraction,
-    check_point,
-    inner,
-    lasting_bounds,
-    log_cosh,
-    solve_contraction,
-    spread,
-)
+from metamirror.mirror_maps.base import ContractionMap, log_cosh, spread
 
 # A tanh may become this many times, in logarithms, narrower or wider than the start's spread.
 LOG_WIDTH_RANGE = math.log(100)
 
 
-class Elementwise(MirrorMap):
+class Elementwise(ContractionMap):
     """A monotone mixture of tanh per output channel, an affine map per number.
 
     Args:
@@ -49,16 +40,13 @@ class Elementwise(MirrorMap):
     (True, [0.01, 19.0])
     """
 
-    is_gradient = True
-
     def __init__(
         self, start: Params, *, terms: int = 4, rho: float = 0.9, log_range: float = math.log(10)
     ):
-        super().__init__()
-        check_contraction(rho, log_range)
+        super().__init__(rho, log_range)
         if terms < 1:
             raise ValueError(f"terms is {terms}; a mixture has at least one")
-        self.rho, self.log_range, self.terms = rho, log_range, terms
+        self.terms = terms
         channels = {name: channel_modes(tuple(t.shape)) for name, t in start.items()}
         self.groups = ShapeGroups({n: tuple(t.shape) for n, t in start.items()}, channels)
         self.scale, self.shift = nn.ParameterList(), nn.ParameterList()
@@ -91,14 +79,8 @@ class Elementwise(MirrorMap):
     def forward(self, z: Params, prepared: Mapping[str, Any] | None = None) -> Params:
         p = prepared or self.prepare()
         x = self.groups.stack(z)
-        return self.groups.unstack(
-            [
-                b + rate * (x_i + n)
-                for b, rate, x_i, n in zip(
-                    self.shift, p["rate"], x, self._offsets(x, p), strict=True
-                )
-            ]
-        )
+        rows = zip(self.shift, p["rate"], x, self._offsets(x, p), strict=True)
+        return self.groups.unstack([b + rate * (x_i + n) for b, rate, x_i, n in rows])
 
     def _arguments(self, x: list[Tensor], p: Mapping[str, Any]) -> list[Tensor]:
         """(z_i - t_ck) / tau_ck, group by group, the terms last."""
@@ -120,18 +102,11 @@ class Elementwise(MirrorMap):
         """By a fixed point that contracts at least by rho each time."""
         check_point(phi, self.groups.shapes)
         p = self.prepare()
-        targets = [
-            (x - b) / rate
-            for x, b, rate in zip(self.groups.stack(phi), self.shift, p["rate"], strict=True)
-        ]
-        z = solve_contraction(targets, lambda x: self._offsets(x, p), self.rho)
-        return self.groups.unstack(z)
+        rows = zip(self.groups.stack(phi), self.shift, p["rate"], strict=True)
+        targets = [(x - b) / rate for x, b, rate in rows]
+        return self.groups.unstack(self.solve(targets, lambda x: self._offsets(x, p)))
 
-    @torch.no_grad()
-    def bounds(self, *, current: bool = False) -> Bounds:
-        if not current:
-            return lasting_bounds(self.rho, self.log_range)
-        self.check_parameters()
+    def current_bounds(self) -> Bounds:
         p = self.prepare()
         lows, highs = [], []
         for rate, weight in zip(p["rate"], p["weight"], strict=True):

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from metamirror.core.mirror_map import Bounds, check_point, inner
 from metamirror.core.tasks import Params
 from metamirror.linalg.kronecker import (
     Shape,
@@ -33,24 +34,15 @@ from metamirror.linalg.kronecker import (
     module_list,
     transposed,
 )
+from metamirror.linalg.kronecker_layers import merged_factors
 from metamirror.linalg.spectral_norm import (
     UnitFactors,
     distinct_singular_values,
     spectral_normalised,
 )
-from metamirror.mirror_maps.base import (
-    Bounds,
-    MirrorMap,
-    check_contraction,
-    check_point,
-    inner,
-    lasting_bounds,
-    log_cosh,
-    solve_contraction,
-    spread,
-)
+from metamirror.mirror_maps.base import ContractionMap, log_cosh, spread
 from metamirror.mirror_maps.bounded_metric import Metric, Scaling
-from metamirror.mirror_maps.kernels.gradient_net import NetPass
+from metamirror.mirror_maps.kernels.gradient_net import NetPass, logistic_form
 from metamirror.mirror_maps.kernels.one_operation import one_operation
 
 
@@ -95,6 +87,16 @@ class HiddenLayer(nn.Module):
         """The weights w_k, whose magnitude stays below `largest`."""
         return self.largest * torch.tanh(self.weight)
 
+    def prepare(self, tau: Tensor) -> dict[str, Any]:
+        """All terms, as the fast pass reads them."""
+        first, *rest = self.factors.merged()
+        first, offset, weight = logistic_form(first, self.offset, self.bounded_weight(), tau)
+        return {
+            "factors": [first, *rest],
+            "offset": offset.flatten(1),
+            "weight": weight.flatten(1),
+        }
+
     def forward(self, tau: Tensor) -> Ridge:
         """All terms, stacked."""
         a = self.factors()
@@ -132,6 +134,14 @@ class Coupling(nn.Module):
         """omega, whose magnitude stays below `largest`."""
         return self.largest * torch.tanh(self.weight)
 
+    def prepare(self, tau: Tensor) -> dict[str, Any]:
+        """The coupling, as the fast pass reads it."""
+        mixing, offset, weight = logistic_form(
+            spectral_normalised(self.mixing), self.offset, self.bounded_weight(), tau
+        )
+        encoders = [encoder.merged() for encoder in self.encoders]
+        return {"encoders": encoders, "mixing": mixing, "offset": offset, "weight": weight}
+
     def forward(self, tau: Tensor) -> Ridge:
         """The coupling, over the list of all groups' tensors."""
         mixing, encoders = spectral_normalised(self.mixing), [e() for e in self.encoders]
@@ -150,7 +160,7 @@ class Coupling(nn.Module):
         return Ridge(read, write, self.bounded_weight(), self.offset, tau)
 
 
-class GradientNet(MirrorMap):
+class GradientNet(ContractionMap):
     """phi = grad Psi(z), with known constants m and M.
 
     Args:
@@ -173,7 +183,6 @@ class GradientNet(MirrorMap):
     (True, [0.01, 19.0])
     """
 
-    is_gradient = True
     coupling_width: Tensor
 
     def __init__(
@@ -190,8 +199,7 @@ class GradientNet(MirrorMap):
         modes: Mapping[str, Shape] | None = None,
         fast: bool = True,
     ):
-        super().__init__()
-        check_contraction(rho, log_range)
+        super().__init__(rho, log_range)
         if terms < 1 or units < 1:
             raise ValueError(f"terms is {terms} and units {units}; both must be at least 1")
         if coupling is None:
@@ -201,7 +209,7 @@ class GradientNet(MirrorMap):
                 f"coupling is {coupling}; as a part of rho = {rho} it lies in [0, rho]"
             )
         coupling = coupling if coupled else 0.0
-        self.rho, self.log_range, self.fast = rho, log_range, fast
+        self.fast = fast
         self.groups = ShapeGroups({n: tuple(t.shape) for n, t in start.items()}, modes)
         stacks = [(len(names), shape) for shape, names in self.groups.members.items()]
         self.scalings = module_list(Scaling(n, shape, metric, log_range) for n, shape in stacks)
@@ -223,8 +231,10 @@ class GradientNet(MirrorMap):
         self.kernel = NetPass(self.groups)
         if self.coupling is not None and like.device.type != "meta":
             with torch.no_grad():
-                hidden = self.kernel.coupling_argument(start, self._prepare_coupling(self.coupling))
-                size = float(hidden.square().mean().sqrt()) / 2
+                u = self.kernel.packing.pack([t.reshape(1, -1) for t in start.values()])
+                # Of width one, and twice the argument: S is the identity at the start.
+                twice = self.kernel.mixed(u, self.coupling.prepare(self.coupling_width))[0]
+                size = float(twice.square().mean().sqrt()) / 2
             self.coupling_width.fill_(size if size > 0 else 1.0)
 
     def ridges(self) -> tuple[list[Ridge | None], Ridge | None]:
@@ -272,7 +282,7 @@ class GradientNet(MirrorMap):
             for x, b, s_i in zip(self.groups.stack(phi), self.shifts, s, strict=True)
         ]
         ridges = self.ridges()
-        u = solve_contraction(targets, lambda u: self.offsets(u, *ridges), self.rho)
+        u = self.solve(targets, lambda u: self.offsets(u, *ridges))
         return self.groups.unstack([Scaling.solve(x, s_i) for x, s_i in zip(u, s, strict=True)])
 
     def potential(self, z: Params) -> Tensor:
@@ -291,27 +301,18 @@ class GradientNet(MirrorMap):
     def prepare(self) -> dict[str, Any]:
         if not self.fast:
             return {}
+        scalings = [scaling.factors() for scaling in self.scalings]
         return {
-            **self.kernel.prepare_scalings([s.factors() for s in self.scalings], self.shifts),
+            "scalings": [
+                s.flatten(1) if isinstance(s, Tensor) else merged_factors(s)[::-1] for s in scalings
+            ],
+            "shifts": [shift.flatten(1) for shift in self.shifts],
             "layers": [
-                self.kernel.prepare_layer(
-                    layer.factors.merged(), layer.bounded_weight(), layer.offset, self._width(i)
-                )
-                if isinstance(layer, HiddenLayer)
-                else None
+                layer.prepare(self._width(i)) if isinstance(layer, HiddenLayer) else None
                 for i, layer in enumerate(self.layers)
             ],
-            "coupling": None if self.coupling is None else self._prepare_coupling(self.coupling),
+            "coupling": self.coupling and self.coupling.prepare(self.coupling_width),
         }
-
-    def _prepare_coupling(self, coupling: Coupling) -> dict[str, Any]:
-        return self.kernel.prepare_coupling(
-            [encoder.merged() for encoder in coupling.encoders],
-            spectral_normalised(coupling.mixing),
-            coupling.bounded_weight(),
-            coupling.offset,
-            self.coupling_width,
-        )
 
     def _width(self, group: int) -> Tensor:
         width: Tensor = getattr(self, f"width_{group}")
@@ -320,11 +321,7 @@ class GradientNet(MirrorMap):
     def constants(self) -> list[nn.Parameter]:
         return list(self.shifts)
 
-    @torch.no_grad()
-    def bounds(self, *, current: bool = False) -> Bounds:
-        if not current:
-            return lasting_bounds(self.rho, self.log_range)
-        self.check_parameters()
+    def current_bounds(self) -> Bounds:
         down = up = 0.0
         for layer in self.layers:
             if isinstance(layer, HiddenLayer):

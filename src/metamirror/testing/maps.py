@@ -7,9 +7,9 @@ import copy
 import torch
 from torch import Tensor
 
+from metamirror.core.mirror_map import MirrorMap
 from metamirror.core.tasks import Params
 from metamirror.linalg.tensor_stacks import flat, unflat
-from metamirror.mirror_maps.base import MirrorMap
 from metamirror.testing.differences import check_slope, move, require
 
 

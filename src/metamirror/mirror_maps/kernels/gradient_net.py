@@ -3,51 +3,70 @@ r"""How a gradient network is computed, group by group of tensors.
 With $\tanh(x) = 2\,\mathrm{logistic}(2x) - 1$, whose logistic is the quicker function, a hidden
 layer is $A^\top(w (2\,\mathrm{logistic}(Au + c) - 1))$: widths and the factor two stand in A, c
 and w, once per outer step. The coupling is the same layer on the embeddings $e = Eu$.
+
+Tensors read by a product are (tensors, points, numbers), those written by one (tensors, numbers,
+points).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from metamirror.core.tasks import Params
 from metamirror.linalg.kronecker import ShapeGroups, transposed
-from metamirror.linalg.kronecker_layers import merged_factors, product, product_backward
+from metamirror.linalg.kronecker_layers import product, product_backward
 from metamirror.linalg.tensor_stacks import Packing
 
 Prepared = Mapping[str, Any]
-Scale = Tensor | list[Tensor]
+Matrix = Tensor | list[Tensor]
+"""A diagonal, or the factors of a Kronecker product in the order of their use."""
+Operands = list[Tensor]
 
 
-@dataclass
-class GroupTrace:
-    """What the backward pass reads of one group: operands of each product, and points."""
-
-    x: Tensor
-    u: Tensor
-    bracket: Tensor | None = None
-    bent: Tensor | None = None
-    operands: dict[str, list[Tensor]] = field(default_factory=dict)
+def logistic_form(matrix: Tensor, offset: Tensor, weight: Tensor, tau: Tensor) -> list[Tensor]:
+    """A, c and w in A'(w (2 logistic(Au + c) - 1)), of A'(w tau tanh((Au + c) / tau))."""
+    shape = [-1, *[1] * (matrix.dim() - 1)] if tau.dim() else []
+    return [matrix * (2 / tau.view(shape)), offset * (2 / tau), weight * tau.square() / 2]
 
 
-@dataclass
-class NetTrace:
-    """What the backward pass reads."""
+def applied(s: Matrix, x: Tensor, *, transpose: bool = False) -> tuple[Tensor, Operands]:
+    """Sx, or S'x, and what its derivative reads."""
+    if isinstance(s, Tensor):
+        return s.unsqueeze(-1) * x.mT, [x.mT]
+    operands: Operands = []
+    found = product(x, transposed(s) if transpose else s, operands)
+    return found.reshape(len(s[0]), -1, x.shape[1]), operands
 
-    groups: list[GroupTrace]
-    embedding: Tensor | None = None
-    bent: Tensor | None = None
-    mixed: Tensor | None = None
+
+def applied_backward(
+    grad: Tensor, s: Matrix, operands: Operands, *, transpose: bool = False
+) -> tuple[Tensor, list[Tensor]]:
+    """The gradients in x and in S."""
+    if isinstance(s, Tensor):
+        return grad * s.unsqueeze(-1), [over_points(grad * operands[0])]
+    back, to_s = product_backward(grad, transposed(s) if transpose else s, operands)
+    back = back.reshape(len(s[0]), grad.shape[-1], -1).mT
+    return back, transposed(to_s) if transpose else to_s
 
 
-def added(one: Sequence[Tensor], other: Sequence[Tensor]) -> list[Tensor]:
-    """Gradients in the factors of a map and of its transpose, together."""
-    return [a + b.mT for a, b in zip(one, other, strict=True)]
+def bent(hidden: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """The logistic, and w (2 logistic - 1)."""
+    logistic = torch.sigmoid(hidden)
+    weight = weight.unsqueeze(-1)
+    return logistic, torch.addcmul(-weight, weight, logistic, value=2)
+
+
+def bent_backward(grad: Tensor, logistic: Tensor, weight: Tensor) -> tuple[Tensor, Prepared]:
+    """The gradients in what was bent, and in the offset and the weight."""
+    # 2 logistic' = 2 logistic (1 - logistic).
+    slope = torch.addcmul(logistic, logistic, logistic, value=-1)
+    to_hidden = (2 * weight.unsqueeze(-1) * grad).mul_(slope)
+    to_weight = torch.addcmul(-grad, grad, logistic, value=2)
+    return to_hidden, {"offset": over_points(to_hidden), "weight": over_points(to_weight)}
 
 
 def over_points(grad: Tensor) -> Tensor:
@@ -55,252 +74,167 @@ def over_points(grad: Tensor) -> Tensor:
     return grad.sum(-1) if grad.shape[-1] > 1 else grad.squeeze(-1)
 
 
-class NetPass:
-    """phi = b + S'[u + N(u)], u = Sz, and its derivative.
+def over_terms(x: Tensor, tensors: int) -> Tensor:
+    """The sum of several hidden layers that stand side by side."""
+    return x if len(x) == tensors else x.unflatten(0, (-1, tensors)).sum(0)
 
-    Tensors read by a product are (tensors, points, numbers), those written by one (tensors,
-    numbers, points).
-    """
+
+def summed(one: Sequence[Tensor], other: Sequence[Tensor]) -> list[Tensor]:
+    """Pair by pair."""
+    return [a + b for a, b in zip(one, other, strict=True)]
+
+
+class HiddenTrace(NamedTuple):
+    """What a hidden layer's backward pass reads."""
+
+    forth: Operands
+    logistic: Tensor
+    back: Operands
+
+
+class CouplingTrace(NamedTuple):
+    """What the coupling's backward pass reads."""
+
+    forth: list[Operands]
+    sizes: list[int]
+    embedding: Tensor
+    logistic: Tensor
+    pushed: Tensor
+    back: list[Operands]
+
+
+class NetTrace(NamedTuple):
+    """What the backward pass reads: the operands of S and S', and of the layers between them."""
+
+    scaled: list[Operands]
+    layers: list[HiddenTrace | None]
+    coupling: CouplingTrace | None
+    scaled_back: list[Operands]
+
+
+class NetPass:
+    """phi = b + S'[u + N(u)], u = Sz, and its derivative."""
 
     def __init__(self, groups: ShapeGroups):
         stacks = groups.members
         sizes = [[math.prod(shape)] * len(names) for shape, names in stacks.items()]
         self.packing = Packing(groups.shapes, list(stacks.values()), sizes)
 
-    @staticmethod
-    def prepare_scalings(scalings: Iterable[Scale], shifts: Iterable[Tensor]) -> dict[str, Any]:
-        """S and b of each group."""
-        merged = [
-            s.flatten(1) if isinstance(s, Tensor) else merged_factors(s)[::-1] for s in scalings
-        ]
-        return {"scalings": merged, "shifts": [shift.flatten(1) for shift in shifts]}
-
-    @staticmethod
-    def prepare_layer(
-        factors: list[Tensor], weight: Tensor, offset: Tensor, width: Tensor
-    ) -> dict[str, Any]:
-        """A, c and w of A'(w (2 logistic(Au + c) - 1)), the width of the tanh among them."""
-        return {
-            "factors": [factors[0] * (2 / width.view(-1, 1, 1)), *factors[1:]],
-            "offset": (offset * (2 / width)).flatten(1),
-            "weight": (weight * width.square() / 2).flatten(1),
-        }
-
-    @staticmethod
-    def prepare_coupling(
-        encoders: list[list[Tensor]], mixing: Tensor, weight: Tensor, offset: Tensor, width: Tensor
-    ) -> dict[str, Any]:
-        """As for a hidden layer, with U in the place of A."""
-        return {
-            "encoders": encoders,
-            "mixing": mixing * (2 / width),
-            "offset": offset * (2 / width),
-            "weight": weight * width.square() / 2,
-        }
-
-    def coupling_argument(self, z: Params, coupling: Prepared) -> Tensor:
-        """Twice the argument of the coupling's tanh at z, where S is the identity."""
-        u = self.packing.pack([t.reshape(1, -1) for t in z.values()])
-        return self._mixed(u, coupling, NetTrace([GroupTrace(x, x) for x in u]))
-
     def forward_pass(self, z: list[Tensor], p: Prepared) -> tuple[list[Tensor], NetTrace]:
         """Phi, and what the backward pass reads."""
-        trace = NetTrace([GroupTrace(x, x) for x in self.packing.pack(z)])
-        for group, s in zip(trace.groups, p["scalings"], strict=True):
-            group.u = self._scaled(group.x, s, group, "scale").mT
-        offsets = self._offsets([group.u for group in trace.groups], p, trace)
-        phi = []
-        for group, offset, s, shift in zip(
-            trace.groups, offsets, p["scalings"], p["shifts"], strict=True
-        ):
-            group.bracket = group.u.mT if offset is None else group.u.mT + offset
-            found = self._scaled(group.bracket.mT, s, group, "scale'", transpose=True)
-            phi.append(found + shift.unsqueeze(-1))
-        return self.packing.unpack(phi), trace
-
-    @staticmethod
-    def _scaled(
-        x: Tensor, s: Scale, group: GroupTrace, name: str, *, transpose: bool = False
-    ) -> Tensor:
-        """Sx, or S'x."""
-        if isinstance(s, Tensor):
-            return s.unsqueeze(-1) * x.mT
-        operands = group.operands.setdefault(name, [])
-        found = product(x, transposed(s) if transpose else s, operands)
-        return found.reshape(x.mT.shape)
-
-    def _offsets(self, u: list[Tensor], p: Prepared, trace: NetTrace) -> list[Tensor | None]:
-        """N(u): what the bracket adds to u, a contraction."""
-        found: list[Tensor | None] = []
-        for x, layer, group in zip(u, p["layers"], trace.groups, strict=True):
-            offset = None
+        x = self.packing.pack(z)
+        u, scaled = _unzip(applied(s, x_i) for s, x_i in zip(p["scalings"], x, strict=True))
+        layers: list[HiddenTrace | None] = [None] * len(u)
+        offsets: list[Tensor | None] = [None] * len(u)
+        for i, layer in enumerate(p["layers"]):
             if layer is not None:
-                factors, weight = layer["factors"], layer["weight"].unsqueeze(-1)
-                group.bent = torch.sigmoid(self._hidden(x, layer, group))
-                pushed = torch.addcmul(-weight, weight, group.bent, value=2)
-                operands = group.operands.setdefault("back", [])
-                back = product(pushed.mT, transposed(factors), operands)
-                offset = back.reshape(-1, *x.mT.shape)
-                offset = offset.sum(0) if len(offset) > 1 else offset[0]
-            found.append(offset)
-        if p["coupling"] is None:
-            return found
-        coupled = self._coupled(u, p["coupling"], trace)
-        return [b if a is None else a + b for a, b in zip(found, coupled, strict=True)]
-
-    @staticmethod
-    def _hidden(x: Tensor, layer: Prepared, group: GroupTrace) -> Tensor:
-        """Twice the argument of tanh in the hidden layers of one group, (terms x tensors, ..)."""
-        operands = group.operands.setdefault("forth", [])
-        read = product(x, layer["factors"], operands)
-        offset: Tensor = layer["offset"]
-        return read.reshape(*offset.shape, x.shape[1]) + offset.unsqueeze(-1)
-
-    @staticmethod
-    def _mixed(u: list[Tensor], coupling: Prepared, trace: NetTrace) -> Tensor:
-        """Twice the argument of tanh in the coupling, (units, points)."""
-        points = u[0].shape[1]
-        parts = [
-            product(x, factors, group.operands.setdefault("code", [])).reshape(-1, points)
-            for x, factors, group in zip(u, coupling["encoders"], trace.groups, strict=True)
-        ]
-        trace.embedding = torch.cat(parts)
-        return torch.addmm(coupling["offset"].unsqueeze(-1), coupling["mixing"], trace.embedding)
-
-    def _coupled(self, u: list[Tensor], coupling: Prepared, trace: NetTrace) -> list[Tensor]:
-        trace.bent = torch.sigmoid(self._mixed(u, coupling, trace))
-        weight = coupling["weight"].unsqueeze(-1)
-        trace.mixed = torch.addcmul(-weight, weight, trace.bent, value=2)
-        codes = coupling["mixing"].mT @ trace.mixed
-        found = []
-        for x, factors, group, code in zip(
-            u, coupling["encoders"], trace.groups, self._split(codes, coupling, u), strict=True
-        ):
-            operands = group.operands.setdefault("code'", [])
-            read = code.reshape(len(x), -1, code.shape[1]).mT
-            found.append(product(read, transposed(factors), operands).reshape(x.mT.shape))
-        return found
-
-    @staticmethod
-    def _split(codes: Tensor, coupling: Prepared, u: list[Tensor]) -> Sequence[Tensor]:
-        sizes = []
-        for x, factors in zip(u, coupling["encoders"], strict=True):
-            size = x.shape[0] * x.shape[2]
-            for f in factors:
-                size = size // f.shape[2] * f.shape[1]
-            sizes.append(size)
-        parts: Sequence[Tensor] = torch.split(codes, sizes)
-        return parts
+                offsets[i], layers[i] = self._hidden(u[i].mT, layer)
+        coupling = None
+        if p["coupling"] is not None:
+            coupled, coupling = self._coupled([u_i.mT for u_i in u], p["coupling"])
+            offsets = [b if a is None else a + b for a, b in zip(offsets, coupled, strict=True)]
+        bracket = [a if b is None else a + b for a, b in zip(u, offsets, strict=True)]
+        found, scaled_back = _unzip(
+            applied(s, x.mT, transpose=True) for s, x in zip(p["scalings"], bracket, strict=True)
+        )
+        phi = summed(found, [shift.unsqueeze(-1) for shift in p["shifts"]])
+        return self.packing.unpack(phi), NetTrace(scaled, layers, coupling, scaled_back)
 
     def backward_pass(
         self, grads: list[Tensor], p: Prepared, trace: NetTrace
     ) -> tuple[list[Tensor], dict[str, Any]]:
         """The gradients in z and in what was prepared."""
-        to_shifts, to_scalings, to_brackets = [], [], []
-        for grad, s, group in zip(
-            self.packing.pack(grads), p["scalings"], trace.groups, strict=True
-        ):
-            assert group.bracket is not None
-            grad = grad.mT
-            to_shifts.append(over_points(grad))
-            if isinstance(s, Tensor):
-                to_brackets.append(grad * s.unsqueeze(-1))
-                to_scalings.append([over_points(grad * group.bracket)])
-            else:
-                back, to_s = product_backward(grad, transposed(s), group.operands["scale'"])
-                to_brackets.append(back.reshape(group.x.shape).mT)
-                to_scalings.append(to_s)
-        to_u, to_layers = [], []
-        for grad, layer, group in zip(to_brackets, p["layers"], trace.groups, strict=True):
-            through, to_layer = self._hidden_backward(grad, layer, group)
-            to_u.append(grad if through is None else grad + through)
-            to_layers.append(to_layer)
+        scalings = p["scalings"]
+        given = [grad.mT for grad in self.packing.pack(grads)]
+        to_bracket, to_turned = _unzip(
+            applied_backward(grad, s, operands, transpose=True)
+            for grad, s, operands in zip(given, scalings, trace.scaled_back, strict=True)
+        )
+        to_u = list(to_bracket)
+        to_layers: list[Any] = [None] * len(to_u)
+        for i, (layer, hidden) in enumerate(zip(p["layers"], trace.layers, strict=True)):
+            if hidden is not None:
+                through, to_layers[i] = self._hidden_backward(to_bracket[i], layer, hidden)
+                to_u[i] = to_bracket[i] + through
         to_coupling = None
-        if p["coupling"] is not None:
-            through_coupling, to_coupling = self._coupled_backward(
-                to_brackets, p["coupling"], trace
-            )
-            to_u = [a + b for a, b in zip(to_u, through_coupling, strict=True)]
-        to_z: list[Tensor] = []
-        to_scales: list[Scale] = []
-        for grad, s, group, once in zip(
-            to_u, p["scalings"], trace.groups, to_scalings, strict=True
-        ):
-            if isinstance(s, Tensor):
-                to_z.append(grad * s.unsqueeze(-1))
-                to_scales.append(once[0] + over_points(grad * group.x.mT))
-            else:
-                back, to_s = product_backward(grad, s, group.operands["scale"])
-                to_z.append(back.reshape(group.x.shape).mT)
-                to_scales.append(added(to_s, once))
-        prepared = {
-            "scalings": to_scales,
-            "shifts": to_shifts,
+        if trace.coupling is not None:
+            coupled, to_coupling = self._coupled_backward(to_bracket, p["coupling"], trace.coupling)
+            to_u = summed(to_u, coupled)
+        to_z, to_scalings = _unzip(
+            applied_backward(grad, s, operands)
+            for grad, s, operands in zip(to_u, scalings, trace.scaled, strict=True)
+        )
+        return self.packing.unpack(to_z), {
+            "scalings": [summed(*pair) for pair in zip(to_scalings, to_turned, strict=True)],
+            "shifts": [over_points(grad) for grad in given],
             "layers": to_layers,
             "coupling": to_coupling,
         }
-        return self.packing.unpack(to_z), prepared
+
+    @staticmethod
+    def _hidden(u: Tensor, layer: Prepared) -> tuple[Tensor, HiddenTrace]:
+        """The hidden layers of one group; several read, and add to, the same tensor."""
+        read, forth = applied(layer["factors"], u)
+        logistic, pushed = bent(read + layer["offset"].unsqueeze(-1), layer["weight"])
+        found, back = applied(layer["factors"], pushed.mT, transpose=True)
+        return over_terms(found, len(u)), HiddenTrace(forth, logistic, back)
 
     @staticmethod
     def _hidden_backward(
-        grad: Tensor, layer: Prepared | None, group: GroupTrace
-    ) -> tuple[Tensor | None, dict[str, Any] | None]:
-        if layer is None or group.bent is None:
-            return None, None
-        factors, weight, bent = layer["factors"], layer["weight"].unsqueeze(-1), group.bent
-        terms = len(bent) // len(grad)
+        grad: Tensor, layer: Prepared, trace: HiddenTrace
+    ) -> tuple[Tensor, dict[str, Any]]:
+        factors, terms = layer["factors"], len(trace.logistic) // len(grad)
         given = grad if terms == 1 else grad.repeat(terms, 1, 1)
-        to_pushed, to_turned = product_backward(given, transposed(factors), group.operands["back"])
-        to_pushed = to_pushed.reshape(bent.mT.shape).mT
-        to_weight = torch.addcmul(-to_pushed, to_pushed, bent, value=2)
-        # 2 logistic' = 2 logistic (1 - logistic).
-        slope = torch.addcmul(bent, bent, bent, value=-1)
-        to_hidden = (2 * weight * to_pushed).mul_(slope)
-        back, to_factors = product_backward(to_hidden, factors, group.operands["forth"])
-        back = back.reshape(terms, *group.x.shape)
-        prepared = {
-            "factors": added(to_factors, to_turned),
-            "offset": over_points(to_hidden),
-            "weight": over_points(to_weight),
+        to_pushed, to_turned = applied_backward(given, factors, trace.back, transpose=True)
+        to_hidden, to_rest = bent_backward(to_pushed, trace.logistic, layer["weight"])
+        through, to_factors = applied_backward(to_hidden, factors, trace.forth)
+        return over_terms(through, len(grad)), {
+            "factors": summed(to_factors, to_turned),
+            **to_rest,
         }
-        return (back.sum(0) if terms > 1 else back[0]).mT, prepared
 
-    def _coupled_backward(
-        self, grads: list[Tensor], coupling: Prepared, trace: NetTrace
-    ) -> tuple[list[Tensor], dict[str, Any]]:
-        assert trace.embedding is not None
-        assert trace.bent is not None
-        assert trace.mixed is not None
-        points = grads[0].shape[-1]
-        mixing, weight = coupling["mixing"], coupling["weight"].unsqueeze(-1)
-        codes, turned_grads = [], []
-        for grad, factors, group in zip(grads, coupling["encoders"], trace.groups, strict=True):
-            read, to_turned = product_backward(grad, transposed(factors), group.operands["code'"])
-            codes.append(read.reshape(len(grad), points, -1).mT.reshape(-1, points))
-            turned_grads.append(to_turned)
-        to_codes = torch.cat(codes)
-        to_pushed = mixing @ to_codes
-        to_hidden = (
-            2 * weight * to_pushed * torch.addcmul(trace.bent, trace.bent, trace.bent, value=-1)
+    @staticmethod
+    def mixed(u: list[Tensor], p: Prepared) -> tuple[Tensor, Tensor, list[Tensor], list[Operands]]:
+        """Twice the argument of the coupling's tanh, (units, points); the embedding; its parts."""
+        codes, operands = _unzip(applied(e, x) for e, x in zip(p["encoders"], u, strict=True))
+        embedding = torch.cat([code.flatten(0, 1) for code in codes])
+        hidden = torch.addmm(p["offset"].unsqueeze(-1), p["mixing"], embedding)
+        return hidden, embedding, codes, operands
+
+    def _coupled(self, u: list[Tensor], p: Prepared) -> tuple[list[Tensor], CouplingTrace]:
+        hidden, embedding, codes, forth = self.mixed(u, p)
+        logistic, pushed = bent(hidden, p["weight"])
+        sizes = [code.shape[0] * code.shape[1] for code in codes]
+        parts = (p["mixing"].mT @ pushed).split(sizes)
+        found, back = _unzip(
+            applied(e, part.view(code.shape).mT, transpose=True)
+            for e, part, code in zip(p["encoders"], parts, codes, strict=True)
         )
-        to_embedding = mixing.mT @ to_hidden
-        u = [group.u for group in trace.groups]
-        through, to_encoders = [], []
-        for x, part, factors, group, to_turned in zip(
-            u,
-            self._split(to_embedding, coupling, u),
-            coupling["encoders"],
-            trace.groups,
-            turned_grads,
-            strict=True,
-        ):
-            back, to_factors = product_backward(part, factors, group.operands["code"])
-            through.append(back.reshape(x.shape).mT)
-            to_encoders.append(added(to_factors, to_turned))
-        prepared = {
-            "encoders": to_encoders,
-            "mixing": torch.addmm(trace.mixed @ to_codes.mT, to_hidden, trace.embedding.mT),
-            "offset": over_points(to_hidden),
-            "weight": over_points(torch.addcmul(-to_pushed, to_pushed, trace.bent, value=2)),
+        return found, CouplingTrace(forth, sizes, embedding, logistic, pushed, back)
+
+    @staticmethod
+    def _coupled_backward(
+        grads: list[Tensor], p: Prepared, trace: CouplingTrace
+    ) -> tuple[list[Tensor], dict[str, Any]]:
+        encoders, mixing = p["encoders"], p["mixing"]
+        codes, to_turned = _unzip(
+            applied_backward(grad, e, operands, transpose=True)
+            for grad, e, operands in zip(grads, encoders, trace.back, strict=True)
+        )
+        to_codes = torch.cat([code.reshape(-1, code.shape[-1]) for code in codes])
+        to_hidden, to_rest = bent_backward(mixing @ to_codes, trace.logistic, p["weight"])
+        parts = (mixing.mT @ to_hidden).split(trace.sizes)
+        through, to_encoders = _unzip(
+            applied_backward(part, e, operands)
+            for part, e, operands in zip(parts, encoders, trace.forth, strict=True)
+        )
+        return through, {
+            "encoders": [summed(*pair) for pair in zip(to_encoders, to_turned, strict=True)],
+            "mixing": torch.addmm(trace.pushed @ to_codes.mT, to_hidden, trace.embedding.mT),
+            **to_rest,
         }
-        return through, prepared
+
+
+def _unzip(pairs: Any) -> tuple[list[Any], list[Any]]:
+    first, second = zip(*pairs, strict=True)
+    return list(first), list(second)
