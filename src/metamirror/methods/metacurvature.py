@@ -6,9 +6,8 @@ modes; a vector is multiplied elementwise. All factors start at the identity and
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +16,7 @@ from metamirror.core.geometry import Preconditioner
 from metamirror.core.mirror_map import MirrorMap
 from metamirror.core.settings import Settings
 from metamirror.core.tasks import Params
-from metamirror.linalg.kronecker import Shape, ShapeGroups, kronecker_product
+from metamirror.linalg.kronecker import Shape, ShapeGroups, kronecker_product, module_list
 from metamirror.methods.named_parameters import learned
 from metamirror.methods.registry import Method, Parts
 from metamirror.mirror_maps.quadratic import Linear
@@ -50,22 +49,18 @@ class KroneckerGeometry(Preconditioner):
         self.vectors = vectors
         # mc1 has no factor for the output units, the first mode.
         self.first_mode = 1 if variant == "mc2" else 2
-        self.factors = nn.ModuleList()
-        for shape, names in self.groups.members.items():
-            if len(shape) == 1:
-                tensors = [torch.ones(len(names), *shape)] if vectors else []
-            else:
-                sizes = shape[self.first_mode - 1 :]
-                tensors = [torch.eye(n).repeat(len(names), 1, 1) for n in sizes]
-            self.factors.append(nn.ParameterList(tensors))
+        self.factors = module_list(
+            nn.ParameterList(self._identity(len(names), shape))
+            for shape, names in self.groups.members.items()
+        )
+
+    def _identity(self, count: int, shape: Shape) -> list[Tensor]:
+        if len(shape) == 1:
+            return [torch.ones(count, *shape)] if self.vectors else []
+        return [torch.eye(n).repeat(count, 1, 1) for n in shape[self.first_mode - 1 :]]
 
     def direction(self, grad: Params, prepared: None) -> Params:
-        return self.precondition(grad)
-
-    def precondition(self, grad: Params) -> Params:
-        """Return P(G)."""
-        factors = cast(Iterable[nn.ParameterList], self.factors)
-        stacked = zip(self.groups.stack(grad), factors, strict=True)
+        stacked = zip(self.groups.stack(grad), self.factors, strict=True)
         return self.groups.unstack([self._multiply(g, list(f)) for g, f in stacked])
 
     def _multiply(self, g: Tensor, factors: list[Tensor]) -> Tensor:
@@ -74,7 +69,7 @@ class KroneckerGeometry(Preconditioner):
         return kronecker_product(g, factors, first_mode=self.first_mode)
 
     def candidate_mirror_map(self, theta: Params) -> MirrorMap:
-        return Linear(self.precondition)
+        return Linear(lambda z: self.direction(z, None))
 
 
 def build(model: nn.Module, options: Options, settings: Settings) -> Parts:

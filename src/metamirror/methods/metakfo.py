@@ -10,9 +10,8 @@ gradient whatever its size; its last layer starts at zero in one of its two fact
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +21,7 @@ from metamirror.core.geometry import Geometry, moved
 from metamirror.core.mirror_map import MirrorMap
 from metamirror.core.settings import Settings
 from metamirror.core.tasks import Params
-from metamirror.linalg.kronecker import Shape, ShapeGroups, kronecker_product
+from metamirror.linalg.kronecker import Shape, ShapeGroups, fold, kronecker_product, module_list
 from metamirror.methods.named_parameters import learned
 from metamirror.methods.registry import Method, Parts
 from metamirror.mirror_maps.quadratic import KroneckerMetric, Linear
@@ -50,9 +49,7 @@ def matrix_modes(shape: Shape) -> Shape:
     >>> matrix_modes((64, 3, 3, 3)), matrix_modes((5, 1600)), matrix_modes((64,))
     ((64, 3, 9), (1, 5, 1600), (1, 64, 1))
     """
-    if len(shape) >= 3:
-        return (shape[0], shape[1], math.prod(shape[2:]))
-    return (1, *shape, *[1] * (2 - len(shape)))
+    return fold(shape) if len(shape) >= 3 else (1, *shape, *[1] * (2 - len(shape)))
 
 
 class KroneckerTransform(nn.Module):
@@ -63,45 +60,43 @@ class KroneckerTransform(nn.Module):
         stored = {name: tuple(t.shape) for name, t in shapes.items()}
         self.groups = ShapeGroups(stored, {name: matrix_modes(s) for name, s in stored.items()})
         self.psd = psd
-        self.linear = nn.ModuleList()
-        self.stacks = nn.ModuleList()
-        for (_, n, m), names in self.groups.members.items():
-            identity = [torch.eye(size).repeat(len(names), 1, 1) for size in (n, m)]
-            self.linear.append(nn.ParameterList(identity))
-            layers = nn.ModuleList()
-            for depth in range(hidden + 1 if hidden else 0):
-                left = torch.randn(len(names), n, n) * math.sqrt(2 / n)
-                right = torch.randn(len(names), m, m) / math.sqrt(m)
-                # Zero in exactly one factor: two zeros would have no gradient, ever.
-                layers.append(nn.ParameterList([left * (depth < hidden), right]))
-            self.stacks.append(layers)
+        stacks = [(len(names), n, m) for (_, n, m), names in self.groups.members.items()]
+        self.linear = module_list(
+            nn.ParameterList(torch.eye(size).repeat(count, 1, 1) for size in sizes)
+            for count, *sizes in stacks
+        )
+        self.stacks = module_list(_hidden_layers(*stack, hidden) for stack in stacks)
 
     def forward(self, grad: Params) -> Params:
-        linears = cast(Iterable[nn.ParameterList], self.linear)
-        stacks = cast(Iterable[Sequence[nn.ParameterList]], self.stacks)
         outputs = []
-        for g, linear, stack in zip(self.groups.stack(grad), linears, stacks, strict=True):
+        for g, linear, stack in zip(self.groups.stack(grad), self.linear, self.stacks, strict=True):
             factors = [f.mT @ f for f in linear] if self.psd else list(linear)
-            output, hidden = self._multiply(g, factors), g
+            output, hidden = kronecker_product(g, factors, first_mode=2), g
             for depth, layer in enumerate(stack):
-                hidden = self._multiply(hidden if depth == 0 else hidden.relu(), list(layer))
+                hidden = hidden if depth == 0 else hidden.relu()
+                hidden = kronecker_product(hidden, list(layer), first_mode=2)
             outputs.append(output + hidden if len(stack) else output)
         return self.groups.unstack(outputs)
 
     def metric(self) -> KroneckerMetric:
         """Return the linear form as a map: S = I kron L kron R, so that P = S'S."""
-        linears = cast(Iterable[nn.ParameterList], self.linear)
-        factors = {}
-        for (shape, names), pair in zip(self.groups.members.items(), linears, strict=True):
-            for i, name in enumerate(names):
-                shared = torch.eye(shape[0]).to(pair[0])
-                factors[name] = [shared, *(factor[i] for factor in pair)]
+        factors = {
+            name: [torch.eye(shape[0]).to(pair[0]), *(factor[i] for factor in pair)]
+            for (shape, names), pair in zip(self.groups.members.items(), self.linear, strict=True)
+            for i, name in enumerate(names)
+        }
         modes = {name: matrix_modes(shape) for name, shape in self.groups.shapes.items()}
         return KroneckerMetric(self.groups.shapes, factors, modes)
 
-    @staticmethod
-    def _multiply(g: Tensor, factors: list[Tensor]) -> Tensor:
-        return kronecker_product(g, factors, first_mode=2)
+
+def _hidden_layers(count: int, n: int, m: int, hidden: int) -> nn.ModuleList:
+    layers = nn.ModuleList()
+    for depth in range(hidden + 1 if hidden else 0):
+        left = torch.randn(count, n, n) * math.sqrt(2 / n)
+        right = torch.randn(count, m, m) / math.sqrt(m)
+        # Zero in exactly one factor: two zeros would have no gradient, ever.
+        layers.append(nn.ParameterList([left * (depth < hidden), right]))
+    return layers
 
 
 class TransformState(NamedTuple):
@@ -129,10 +124,9 @@ class TransformGeometry(Geometry[TransformState]):
     def step(
         self, state: TransformState, grad: Params, *, lr: float, loss: Tensor, k: int
     ) -> TransformState:
-        xi, previous = state.xi, None
-        if self.adapt_transform:
-            xi, previous = self._adapt(state, grad, lr), grad
-        return TransformState(moved(state.z, self._transform(xi, grad), lr), xi, previous)
+        xi = self._adapt(state, grad, lr) if self.adapt_transform else state.xi
+        z = moved(state.z, self._transform(xi, grad), lr)
+        return TransformState(z, xi, grad if self.adapt_transform else None)
 
     def _adapt(self, state: TransformState, grad: Params, lr: float) -> Params:
         r"""Take one descent step of the transform's own parameters $\xi$ on the support loss.
@@ -149,7 +143,7 @@ class TransformGeometry(Geometry[TransformState]):
             return -lr * torch.stack([(change[n] * g).sum() for n, g in grad.items()]).sum()
 
         slope = torch.func.grad(loss_change)(state.xi)
-        return {name: value - lr * slope[name] for name, value in state.xi.items()}
+        return moved(state.xi, slope, lr)
 
     def _transform(self, xi: Params, grad: Params) -> Params:
         direction: Params = functional_call(self.transform, xi, (grad,))

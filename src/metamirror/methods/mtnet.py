@@ -80,14 +80,9 @@ class TransformedGeometry(Geometry[MaskedState]):
         return {f"noise.{layer}": torch.logit(u, eps=1e-12) for layer, u in uniform.items()}
 
     def begin(self, theta: Params, prepared: Params, noise: Params) -> MaskedState:
-        masks = (
-            {
-                layer: self._mask(logit, noise[f"noise.{layer}"])
-                for layer, logit in zip(self.units, self.logits, strict=True)
-            }
-            if self.stochastic
-            else {}
-        )
+        # Without masks there are no logits.
+        logits = zip(self.units, self.logits, strict=False)
+        masks = {layer: self._mask(logit, noise[f"noise.{layer}"]) for layer, logit in logits}
         return MaskedState(theta, prepared, masks)
 
     def _mask(self, logit: Tensor, noise: Tensor) -> Tensor:
@@ -99,12 +94,12 @@ class TransformedGeometry(Geometry[MaskedState]):
         return self._transformed(state.z, state)
 
     def _transformed(self, z: Params, state: MaskedState) -> Params:
-        return {
-            name: _mix(state.transforms[self.layer_of[name]], value)
-            if name in self.layer_of
-            else value
-            for name, value in z.items()
+        mixed = {
+            name: _mix(state.transforms[layer], z[name])
+            for name, layer in self.layer_of.items()
+            if name in z
         }
+        return {**z, **mixed}
 
     def step(
         self, state: MaskedState, grad: Params, *, lr: float, loss: Tensor, k: int
@@ -112,18 +107,14 @@ class TransformedGeometry(Geometry[MaskedState]):
         return state._replace(z=moved(state.z, self._direction(grad, state), lr))
 
     def _direction(self, grad: Params, state: MaskedState) -> Params:
-
-        def one(name: str, g: Tensor) -> Tensor:
-            layer = self.layer_of.get(name)
-            if layer is None:
-                return g
-            pulled = _mix(state.transforms[layer].mT, g)
-            if layer not in state.masks:
-                return pulled
-            mask: Tensor = state.masks[layer].view(-1, *[1] * (g.dim() - 1))
-            return mask * pulled
-
-        return {name: one(name, g) for name, g in grad.items()}
+        found = dict(grad)
+        for name, layer in self.layer_of.items():
+            if name in grad:
+                found[name] = _mix(state.transforms[layer].mT, grad[name])
+                if layer in state.masks:
+                    mask = state.masks[layer].view(-1, *[1] * (grad[name].dim() - 1))
+                    found[name] = mask * found[name]
+        return found
 
     def candidate_mirror_map(self, theta: Params) -> MirrorMap:
         """Return P = T diag(m) T' in V = TW, with the masks of one draw."""

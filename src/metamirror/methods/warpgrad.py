@@ -19,7 +19,6 @@ from metamirror.core.adjoints import Detached
 from metamirror.core.episode import Episode
 from metamirror.core.geometry import Inserted, PointState, Preconditioner
 from metamirror.core.normalisation import BatchNorm
-from metamirror.core.objectives import Objective
 from metamirror.core.settings import Settings
 from metamirror.core.tasks import Params
 from metamirror.methods.registry import Method, Parts
@@ -78,20 +77,17 @@ class Warp(Inserted):
     def __init__(self, channels: int, kind: type[nn.Module], options: Options):
         super().__init__()
         self.norm = BatchNorm(channels) if options.batch_norm else nn.Identity()
-        convolution = {} if kind is nn.Linear else {"padding": options.kernel // 2}
-        shape = [channels, channels] if kind is nn.Linear else [channels, channels, options.kernel]
-        layer: Any = kind(*shape, **convolution)
-        self.map = layer
+        k = options.kernel
+        size = {} if kind is nn.Linear else {"kernel_size": k, "padding": k // 2}
+        self.map = layer = kind(channels, channels, **size)
         self.residual = options.residual
         self.activation = options.activation
         nn.init.zeros_(layer.weight)
         nn.init.zeros_(layer.bias)
         if not options.residual:
-            centre = [options.kernel // 2] * (layer.weight.dim() - 2)
-            index = torch.arange(channels)
-            diagonal: tuple[Tensor | int, ...] = (index, index, *centre)
+            centre = [k // 2] * (layer.weight.dim() - 2)
             with torch.no_grad():
-                layer.weight[diagonal] = 1
+                layer.weight[(*[torch.arange(channels)] * 2, *centre)] = 1
 
     def forward(self, x: Tensor) -> Tensor:
         warped: Tensor = self.map(self.norm(x))
@@ -102,18 +98,21 @@ class Warp(Inserted):
 
 def insert_warps(model: nn.Module, options: Options) -> None:
     """Add the warp layers to the model, at its own warp points or where the user says."""
-    points = options.warp_after if options.warp_after is not None else model_points(model)
+    points = options.warp_after
+    if points is None:
+        points = getattr(model, "warp_points", None)
+    if points is None:
+        raise ValueError(
+            f"{type(model).__name__} does not say where warp layers go: pass "
+            f"warp_after=[module names], or set model.warp_points"
+        )
     named = [*points, *([head_of(model)] if options.head else [])]
+    found = {name: output_of(model, name) for name in named}
+    channels = points if isinstance(points, Mapping) else {}
     like = next(model.parameters())
-    warps = []
     for name in named:
-        channels, kind = output_of(model, name)
-        if isinstance(points, Mapping) and name in points:
-            channels = points[name]
-        warp = Warp(channels, kind, options).to(device=like.device, dtype=like.dtype)
-        warps.append((warp, model.get_submodule(name), name))
-    for warp, module, name in warps:
-        attach(warp, module, name)
+        warp = Warp(channels.get(name, found[name][0]), found[name][1], options)
+        attach(warp.to(device=like.device, dtype=like.dtype), model.get_submodule(name), name)
 
 
 def attach(warp: Warp, module: nn.Module, name: str) -> None:
@@ -128,42 +127,25 @@ def attach(warp: Warp, module: nn.Module, name: str) -> None:
     module.register_forward_hook(_Apply(warp))
 
 
-def model_points(model: nn.Module) -> Sequence[str]:
-    """Return the names of the modules behind which a model wants its warp layers."""
-    points: Sequence[str] | None = getattr(model, "warp_points", None)
-    if points is None:
-        raise ValueError(
-            f"{type(model).__name__} does not say where warp layers go: pass "
-            f"warp_after=[module names], or set model.warp_points"
-        )
-    return points
-
-
 def output_of(model: nn.Module, name: str) -> tuple[int, type[nn.Module]]:
     """Return channels and kind of a module's output, from its last layer or the one before it.
 
     An activation or a normalisation has none of its own, so that what stands before it counts.
     """
-    found: tuple[int, type[nn.Module]] | None = None
-    names = [n for n, _ in model.named_modules() if n]
-    if name not in names:
-        raise ValueError(f"warp_after names {name!r}; the modules are {names}")
-    reached = False
-    for current, module in model.named_modules():
-        inside = current == name or current.startswith(f"{name}.")
-        if reached and not inside:
-            break
-        reached = reached or inside
-        kind = next((k for k in KINDS if isinstance(module, k)), None)
-        if kind is not None:
-            out = module.out_features if kind is nn.Linear else module.out_channels
-            found = (int(out), kind)
-    if found is None:
-        raise ValueError(
-            f"warp_after names {name!r}, and neither in it nor before it stands a convolution or "
-            f"linear layer to take the number of channels from"
-        )
-    return found
+    modules = list(model.named_modules())
+    names = [n for n, _ in modules]
+    if name not in names[1:]:
+        raise ValueError(f"warp_after names {name!r}; the modules are {names[1:]}")
+    last = max(i for i, n in enumerate(names) if n == name or n.startswith(f"{name}."))
+    for _, module in reversed(modules[: last + 1]):
+        for kind in KINDS:
+            if isinstance(module, kind):
+                out = module.out_features if kind is nn.Linear else module.out_channels
+                return int(out), kind
+    raise ValueError(
+        f"warp_after names {name!r}, and neither in it nor before it stands a convolution or "
+        f"linear layer to take the number of channels from"
+    )
 
 
 class WarpGeometry(Preconditioner):
@@ -184,16 +166,20 @@ class TrajectoryLoss:
 
     def __call__(self, episode: Episode) -> Tensor:
         path = episode.descend(adjoint=Detached(), keep=True)
-        visited = [PointState(_detached(state.z)) for state in path.states]
+        visited = [
+            PointState({name: t.detach() for name, t in state.z.items()}) for state in path.states
+        ]
         # Without a step there is nothing to replay but the start.
         replayed = visited[:-1] or visited
         losses = [self._replay(episode, point, path.points[0]) for point in replayed]
         replay = torch.stack(losses).mean()
         if self.options.start == "maml":
-            with_warps_fixed = _query_loss_with_fixed_warps(episode)
-            return replay + (with_warps_fixed - with_warps_fixed.detach())
-        leap = leap_surrogate(episode.state.z, [s.z for s in visited])
-        return replay + (leap - leap.detach())
+            # MAML's outer loss, in which only the start has a gradient.
+            warps = episode.inner.fixed()
+            loss = episode.query_loss({**warps, **episode.descend(fixed=warps).phi})
+        else:
+            loss = leap_surrogate(episode.state.z, [s.z for s in visited])
+        return replay + (loss - loss.detach())
 
     def _replay(self, episode: Episode, point: PointState, phi0: Params) -> Tensor:
         if self.options.approximate:
@@ -214,25 +200,13 @@ def leap_surrogate(start: Params, visited: Sequence[Params]) -> Tensor:
     return total
 
 
-def _detached(tensors: Params) -> Params:
-    return {name: t.detach() for name, t in tensors.items()}
-
-
-def _query_loss_with_fixed_warps(episode: Episode) -> Tensor:
-    """Return MAML's outer loss, in which only the start has a gradient."""
-    warps = episode.inner.fixed()
-    return episode.query_loss({**warps, **episode.descend(fixed=warps).phi})
-
-
 def build(model: nn.Module, options: Options, settings: Settings) -> Parts:
     """Add warp layers to the model; everything but them adapts."""
     if options.kernel not in (1, 3):
         raise ValueError(f"warpgrad:kernel is {options.kernel}; choose 1 or 3")
     adapts = [name for name, p in model.named_parameters() if p.requires_grad]
     insert_warps(model, options)
-    objective: Objective | None = (
-        TrajectoryLoss(options) if options.objective == "trajectory" else None
-    )
+    objective = TrajectoryLoss(options) if options.objective == "trajectory" else None
     return Parts(model, WarpGeometry(), objective, adapts=adapts)
 
 
