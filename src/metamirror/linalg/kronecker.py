@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeVar, cast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -138,6 +138,11 @@ class ShapeGroups:
             for row, name in enumerate(names)
         }
         """Where each tensor stands: its group, and its row in the group's stack."""
+
+    def of(self, name: str, modules: Sequence[nn.Module]) -> Callable[[Tensor], Any]:
+        """What a module per group, that takes a tensor and its row, does with this tensor."""
+        group, row = self.places[name]
+        return lambda x: modules[group](x, row)
 
     def stack(self, tensors: Mapping[str, Tensor]) -> list[Tensor]:
         """One tensor (members, *modes) per group."""

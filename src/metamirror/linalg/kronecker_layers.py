@@ -93,19 +93,19 @@ def _filled(tensor: Tensor, more: Sequence[int]) -> Tensor:
     return nn.functional.pad(tensor, padding) if any(padding) else tensor
 
 
-def product(x: Tensor, factors: Sequence[Tensor], operands: list[Tensor] | None = None) -> Tensor:
-    """All products of one layer: x (tensors, points, inputs) to (tensors, outputs, points).
+def product(x: Tensor, factors: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    """All products of one layer, x (tensors, points, inputs) to (tensors, outputs, points).
 
-    Where there are more matrices than tensors, several heads read each tensor.
+    Returned with the operand of each. Where there are more matrices than tensors, several heads
+    read each tensor.
     """
     heads = factors[0].shape[0] // x.shape[0]
     y = x if heads == 1 else x.repeat(heads, 1, 1)
+    operands: list[Tensor] = []
     for f in factors:
-        operand = y.reshape(f.shape[0], -1, f.shape[2])
-        if operands is not None:
-            operands.append(operand)
-        y = torch.bmm(f, operand.mT)
-    return y
+        operands.append(y.reshape(f.shape[0], -1, f.shape[2]))
+        y = torch.bmm(f, operands[-1].mT)
+    return y, operands
 
 
 def product_backward(
@@ -124,18 +124,15 @@ def product_backward(
     return y, grads[::-1]
 
 
-def run(x: Tensor, layers: Sequence[Layer], relus: Sequence[bool], traces: list[Trace]) -> Tensor:
-    """A stack of layers, x (tensors, points, inputs) to (tensors, outputs, points)."""
+def run(x: Tensor, layers: Sequence[Layer], relus: Sequence[bool]) -> list[Trace]:
+    """A stack of layers, from x (tensors, points, inputs): the last trace holds the output."""
     points = x.shape[1]
-    y = x
-    for i, ((*factors, bias), relu) in enumerate(zip(layers, relus, strict=True)):
-        operands: list[Tensor] = []
-        y = product(y if i == 0 else y.mT, factors, operands)
+    traces: list[Trace] = []
+    for (*factors, bias), relu in zip(layers, relus, strict=True):
+        y, operands = product(traces[-1].output.mT if traces else x, factors)
         y = y.reshape(*bias.shape, points) + bias.unsqueeze(-1)
-        if relu:
-            y = y.relu()
-        traces.append(Trace(operands, y))
-    return y
+        traces.append(Trace(operands, y.relu() if relu else y))
+    return traces
 
 
 def run_backward(
@@ -150,7 +147,7 @@ def run_backward(
         operands, output = traces[i]
         if i + 1 < len(layers):
             # What a layer read is the transpose of what the one before it wrote.
-            y = _over_heads(y, len(output)).view(len(output), points, -1).mT.reshape(output.shape)
+            y = over_heads(y, len(output)).view(len(output), points, -1).mT.reshape(output.shape)
         if relus[i]:
             y = torch.ops.aten.threshold_backward(y, output, 0)
         to_bias = y.sum(-1) if points > 1 else y.reshape(bias.shape)
@@ -159,5 +156,6 @@ def run_backward(
     return y, grads[::-1]
 
 
-def _over_heads(grad: Tensor, tensors: int) -> Tensor:
+def over_heads(grad: Tensor, tensors: int) -> Tensor:
+    """The sum over the heads that stand one behind the other."""
     return grad if len(grad) == tensors else grad.unflatten(0, (-1, tensors)).sum(0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -25,18 +25,15 @@ class Packing:
     """Which tensors stand in which stack; where their sizes differ, zeros fill up the smaller.
 
     Args:
-        names: the order in which tensors are given.
+        sizes: how many numbers each tensor holds, in the order in which they are given.
         stacks: the names in each stack.
-        sizes: how many numbers each of them holds.
     """
 
-    def __init__(
-        self, names: Iterable[str], stacks: Sequence[Sequence[str]], sizes: Sequence[Sequence[int]]
-    ):
-        place = {name: i for i, name in enumerate(names)}
+    def __init__(self, sizes: Mapping[str, int], stacks: Sequence[Sequence[str]]):
+        place = {name: i for i, name in enumerate(sizes)}
         self.places = [[place[name] for name in stack] for stack in stacks]
-        self.sizes = sizes
-        self.widths = [max(held) for held in sizes]
+        self.sizes = [[sizes[name] for name in stack] for stack in stacks]
+        self.widths = [max(held) for held in self.sizes]
 
     def pack(self, z: Sequence[Tensor]) -> list[Tensor]:
         """z, each (points, numbers), as one tensor (tensors, points, width) per stack."""

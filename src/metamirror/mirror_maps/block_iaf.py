@@ -183,26 +183,25 @@ class BlockIAF(MirrorMap):
                 code = self.connections[i - 1](torch.cat(embeddings))
                 code = code.relu() if self.extra_relu else code
                 codes = code.split([self.code_size[name] for name in block])
-                outputs = [self._decode(*pair) for pair in zip(block, codes, strict=True)]
+                outputs = [
+                    self.decoded.of(name, self.decoders)(code)
+                    for name, code in zip(block, codes, strict=True)
+                ]
             yield {
                 n: (self.sigma(alpha), mu) for n, (alpha, mu) in zip(block, outputs, strict=True)
             }
             if i + 1 < len(self.partition.blocks):
-                embeddings += [self._encode(name, z[name]) for name in block]
-
-    def _encode(self, name: str, z: Tensor) -> Tensor:
-        group, row = self.encoded.places[name]
-        embedding: Tensor = self.encoders[group](z, row)
-        return embedding
-
-    def _decode(self, name: str, code: Tensor) -> tuple[Tensor, Tensor]:
-        group, row = self.decoded.places[name]
-        alpha, mu = self.decoders[group](code, row)
-        return alpha, mu
+                embeddings += [self.encoded.of(name, self.encoders)(z[name]) for name in block]
 
     def forward(self, z: Params, prepared: Mapping[str, Any] | None = None) -> Params:
         if self.fast:
-            return self._forward_fast(z, prepared or self.prepare())
+            whole = self.partition.indices is None
+            held: Mapping[str, Tensor] = z if whole else self.partition.split(z)
+            names = self.partition.pieces
+            given = [held[name] for name in names]
+            found = one_operation(self.kernel, given, prepared or self.prepare())
+            phi = dict(zip(names, found, strict=True))
+            return {name: phi[name] for name in z} if whole else self.partition.join(phi)
         pieces = self.partition.split(z)
         phi = {
             name: pieces[name] * sigma + mu
@@ -234,14 +233,6 @@ class BlockIAF(MirrorMap):
             self.connections,
             [[*([layer] for layer in d.trunk), [d.alpha, d.mu]] for d in self.decoders],
         )
-
-    def _forward_fast(self, z: Params, prepared: Mapping[str, Any]) -> Params:
-        whole = self.partition.indices is None
-        pieces: Mapping[str, Tensor] = z if whole else self.partition.split(z)
-        names = self.partition.pieces
-        found = one_operation(self.kernel, [pieces[name] for name in names], prepared)
-        phi = dict(zip(names, found, strict=True))
-        return {name: phi[name] for name in z} if whole else self.partition.join(phi)
 
     def constants(self) -> list[nn.Parameter]:
         return [*self.first_mu, *(decoders.mu.bias for decoders in self.decoders)]

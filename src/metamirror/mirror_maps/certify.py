@@ -133,19 +133,16 @@ def _at_point(
     with torch.no_grad():
         pull = torch.func.vjp(apply, point)[1]
 
-        def jacobian_and_transpose(v: Params) -> tuple[Params, Params]:
-            return torch.func.jvp(apply, (point,), (v,))[1], pull(v)[0]
+        def combined(v: Params, sign: int) -> Params:
+            """Jv + J'v, or Jv - J'v."""
+            j, jt = torch.func.jvp(apply, (point,), (v,))[1], pull(v)[0]
+            return {name: j[name] + sign * jt[name] for name in v}
 
         def symmetric(v: Params) -> Params:
-            j, jt = jacobian_and_transpose(v)
-            return {name: (j[name] + jt[name]) / 2 for name in v}
-
-        def skew(v: Params) -> Params:
-            j, jt = jacobian_and_transpose(v)
-            return {name: j[name] - jt[name] for name in v}
+            return {name: t / 2 for name, t in combined(v, 1).items()}
 
         def skew_squared(v: Params) -> Params:
-            return {name: -t for name, t in skew(skew(v)).items()}
+            return {name: -t for name, t in combined(combined(v, -1), -1).items()}
 
         spectrum = lanczos(symmetric, _noise(point, generator), iterations)
         square = lanczos(skew_squared, _noise(point, generator), max(2, iterations // 5)).high

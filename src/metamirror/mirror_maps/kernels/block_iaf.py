@@ -117,8 +117,8 @@ class FlowPass(nn.Module):
         super().__init__()
         self.first = list(partition.blocks[0])
         self.clusters = clusters_of(partition)
-        names, sizes = [c.names for c in self.clusters], [c.sizes for c in self.clusters]
-        self.packing = Packing(partition.pieces, names, sizes)
+        sizes = {name: math.prod(shape) for name, shape in partition.pieces.items()}
+        self.packing = Packing(sizes, [c.names for c in self.clusters])
         self.sigma, self.curvature, self.input_relu = sigma, curvature, extra_relu
         self.encoder_relus = (True, True, extra_relu)
         self.decoder_relus = (True, True, False)
@@ -204,123 +204,92 @@ class FlowPass(nn.Module):
     def forward_pass(self, z: list[Tensor], p: Prepared) -> tuple[list[Tensor], FlowTrace]:
         """Phi, and what the backward pass reads."""
         x = self.packing.pack(z)
-        scales, shifts, trace = self.scales_and_shifts(x, p)
-        phi = [
-            torch.addcmul(shift, tensor.mT, scale)
-            for tensor, scale, shift in zip(x, scales, shifts, strict=True)
-        ]
-        return self.packing.unpack(phi), trace
-
-    def scales_and_shifts(
-        self, x: list[Tensor], p: Prepared
-    ) -> tuple[list[Tensor], list[Tensor], FlowTrace]:
-        """sigma(alpha) and mu of each cluster, (pieces, width, points)."""
         points = x[0].shape[1]
-        embedding, encoders = self._embed(x, p)
-        decoders: list[list[Trace]] = []
-        scales, shifts = [], []
-        inputs = None
-        if embedding is not None:
+        encoders = [
+            run(tensor[: c.encoded], layers, self.encoder_relus) if layers else []
+            for c, tensor, layers in zip(self.clusters, x, p["encoders"], strict=True)
+        ]
+        embedding = inputs = None
+        given: Sequence[Any] = [None] * len(x)
+        if p["connect"] is not None:
             weight, bias = p["connect"]
+            embedding = torch.cat(
+                [traces[-1].output.flatten(0, 1) for traces in encoders if traces]
+            )
             inputs = torch.addmm(bias.unsqueeze(1), weight, embedding)
-            if self.input_relu:
-                inputs = inputs.relu()
+            inputs = inputs.relu() if self.input_relu else inputs
             given = inputs.split([(len(c.names) - c.first) * c.code for c in self.clusters])
-        for i, c in enumerate(self.clusters):
-            first, layers = p["first"][i], p["decoders"][i]
-            parts = []
-            if first is not None:
-                parts.append([t.unsqueeze(-1).expand(-1, -1, points) for t in first])
-            traces: list[Trace] = []
-            if layers is not None:
-                read = given[i].view(len(c.names) - c.first, -1, points).mT
-                heads = run(read, layers, self.decoder_relus, traces)
-                alpha, mu = heads.chunk(2)
+        scales, phi = [], []
+        decoders: list[list[Trace]] = []
+        for c, tensor, first, layers, code in zip(
+            self.clusters, x, p["first"], p["decoders"], given, strict=True
+        ):
+            # sigma(alpha) and mu, (pieces, width, points).
+            parts = (
+                [] if first is None else [[t.unsqueeze(-1).expand(-1, -1, points) for t in first]]
+            )
+            decoders.append([])
+            if layers:
+                read = code.view(len(c.names) - c.first, -1, points).mT
+                decoders[-1] = run(read, layers, self.decoder_relus)
+                alpha, mu = decoders[-1][-1].output.chunk(2)
                 parts.append([self.sigma(alpha), mu])
-            decoders.append(traces)
             scale, shift = (torch.cat(t) if len(t) > 1 else t[0] for t in zip(*parts, strict=True))
             scales.append(scale)
-            shifts.append(shift)
-        return scales, shifts, FlowTrace(x, scales, embedding, inputs, encoders, decoders)
-
-    def _embed(self, x: list[Tensor], p: Prepared) -> tuple[Tensor | None, list[list[Trace]]]:
-        """The embeddings of all blocks but the last, (numbers, points)."""
-        parts: list[Tensor] = []
-        encoders: list[list[Trace]] = []
-        for c, tensor, layers in zip(self.clusters, x, p["encoders"], strict=True):
-            traces: list[Trace] = []
-            if layers is not None:
-                out = run(tensor[: c.encoded], layers, self.encoder_relus, traces)
-                parts.append(out.flatten(0, 1))
-            encoders.append(traces)
-        return (torch.cat(parts) if parts else None), encoders
+            phi.append(torch.addcmul(shift, tensor.mT, scale))
+        trace = FlowTrace(x, scales, embedding, inputs, encoders, decoders)
+        return self.packing.unpack(phi), trace
 
     def backward_pass(
         self, grads: list[Tensor], p: Prepared, trace: FlowTrace
     ) -> tuple[list[Tensor], dict[str, Any]]:
         """The gradients in z and in what was prepared."""
+        given = [tensor.mT for tensor in self.packing.pack(grads)]
+        to_z = [grad * scale for grad, scale in zip(given, trace.scales, strict=True)]
         to_first: list[Any] = []
         to_decoders: list[Any] = []
         to_inputs: list[Tensor] = []
-        to_z: list[Tensor] = []
-        given = [tensor.mT for tensor in self.packing.pack(grads)]
-        for i, (c, grad, x, scale) in enumerate(
-            zip(self.clusters, given, trace.x, trace.scales, strict=True)
+        for c, grad, x, scale, layers, traces in zip(
+            self.clusters, given, trace.x, trace.scales, p["decoders"], trace.decoders, strict=True
         ):
-            to_z.append(grad * scale)
-            to_scale = grad * x.mT
-            to_first.append(
-                None if p["first"][i] is None else [t[: c.first].sum(-1) for t in (to_scale, grad)]
-            )
-            if p["decoders"][i] is None:
-                to_decoders.append(None)
-                continue
-            later = scale[c.first :]
-            slope = torch.addcmul(later, later, later, value=-self.curvature)
-            heads = torch.cat([to_scale[c.first :] * slope, grad[c.first :]])
-            read, to_layers = run_backward(
-                heads, p["decoders"][i], self.decoder_relus, trace.decoders[i]
-            )
-            to_decoders.append(to_layers)
             points = grad.shape[-1]
-            to_inputs.append(read.view(len(later), points, -1).mT.reshape(-1, points))
+            to_scale = grad * x.mT
+            firsts = [t[: c.first].sum(-1) for t in (to_scale, grad)] if c.first else None
+            to_first.append(firsts)
+            to_decoders.append(None)
+            if layers:
+                later = scale[c.first :]
+                slope = torch.addcmul(later, later, later, value=-self.curvature)
+                heads = torch.cat([to_scale[c.first :] * slope, grad[c.first :]])
+                read, to_decoders[-1] = run_backward(heads, layers, self.decoder_relus, traces)
+                to_inputs.append(read.view(len(later), points, -1).mT.reshape(-1, points))
         to_connect, to_encoders = self._embed_backward(to_inputs, to_z, p, trace)
-        prepared = {
+        return self.packing.unpack(to_z), {
             "first": to_first,
             "encoders": to_encoders,
             "connect": to_connect,
             "decoders": to_decoders,
         }
-        return self.packing.unpack(to_z), prepared
 
     def _embed_backward(
         self, to_inputs: list[Tensor], to_z: list[Tensor], p: Prepared, trace: FlowTrace
     ) -> tuple[Any, list[Any]]:
         """The gradients in connections and encoders; adds to those in z what came through them."""
+        to_encoders: list[Any] = [None] * len(to_z)
         if trace.embedding is None or trace.inputs is None:
-            return None, [None] * len(to_z)
+            return None, to_encoders
         grad = torch.cat(to_inputs)
         if self.input_relu:
             grad = torch.ops.aten.threshold_backward(grad, trace.inputs, 0)
-        weight = p["connect"][0]
         to_connect = [grad @ trace.embedding.mT, grad.sum(1)]
-        to_embedding = weight.mT @ grad
-        points = grad.shape[1]
-        to_encoders: list[Any] = []
-        used = 0
-        for i, (c, layers) in enumerate(zip(self.clusters, p["encoders"], strict=True)):
-            if layers is None:
-                to_encoders.append(None)
-                continue
-            output = trace.encoders[i][-1].output
-            size = output.shape[0] * output.shape[1]
-            back, to_layers = run_backward(
-                to_embedding[used : used + size].view(output.shape),
-                layers,
-                self.encoder_relus,
-                trace.encoders[i],
-            )
-            used += size
-            to_encoders.append(to_layers)
-            to_z[i][: c.encoded] += back.view(c.encoded, points, -1).mT
+        to_embeddings = (p["connect"][0].mT @ grad).split(
+            [c.encoded * c.code for c in self.clusters]
+        )
+        for i, (c, layers, traces) in enumerate(
+            zip(self.clusters, p["encoders"], trace.encoders, strict=True)
+        ):
+            if layers:
+                read = to_embeddings[i].view(traces[-1].output.shape)
+                back, to_encoders[i] = run_backward(read, layers, self.encoder_relus, traces)
+                to_z[i][: c.encoded] += back.view(c.encoded, grad.shape[1], -1).mT
         return to_connect, to_encoders

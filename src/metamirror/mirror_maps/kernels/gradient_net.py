@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from metamirror.linalg.kronecker import ShapeGroups, transposed
-from metamirror.linalg.kronecker_layers import product, product_backward
+from metamirror.linalg.kronecker_layers import over_heads, product, product_backward
 from metamirror.linalg.tensor_stacks import Packing
 
 Prepared = Mapping[str, Any]
@@ -37,8 +37,7 @@ def applied(s: Matrix, x: Tensor, *, transpose: bool = False) -> tuple[Tensor, O
     """Sx, or S'x, and what its derivative reads."""
     if isinstance(s, Tensor):
         return s.unsqueeze(-1) * x.mT, [x.mT]
-    operands: Operands = []
-    found = product(x, transposed(s) if transpose else s, operands)
+    found, operands = product(x, transposed(s) if transpose else s)
     return found.reshape(len(s[0]), -1, x.shape[1]), operands
 
 
@@ -72,11 +71,6 @@ def bent_backward(grad: Tensor, logistic: Tensor, weight: Tensor) -> tuple[Tenso
 def over_points(grad: Tensor) -> Tensor:
     """The gradient in what all points share."""
     return grad.sum(-1) if grad.shape[-1] > 1 else grad.squeeze(-1)
-
-
-def over_terms(x: Tensor, tensors: int) -> Tensor:
-    """The sum of several hidden layers that stand side by side."""
-    return x if len(x) == tensors else x.unflatten(0, (-1, tensors)).sum(0)
 
 
 def summed(one: Sequence[Tensor], other: Sequence[Tensor]) -> list[Tensor]:
@@ -116,9 +110,8 @@ class NetPass:
     """phi = b + S'[u + N(u)], u = Sz, and its derivative."""
 
     def __init__(self, groups: ShapeGroups):
-        stacks = groups.members
-        sizes = [[math.prod(shape)] * len(names) for shape, names in stacks.items()]
-        self.packing = Packing(groups.shapes, list(stacks.values()), sizes)
+        sizes = {name: math.prod(shape) for name, shape in groups.shapes.items()}
+        self.packing = Packing(sizes, list(groups.members.values()))
 
     def forward_pass(self, z: list[Tensor], p: Prepared) -> tuple[list[Tensor], NetTrace]:
         """Phi, and what the backward pass reads."""
@@ -177,7 +170,7 @@ class NetPass:
         read, forth = applied(layer["factors"], u)
         logistic, pushed = bent(read + layer["offset"].unsqueeze(-1), layer["weight"])
         found, back = applied(layer["factors"], pushed.mT, transpose=True)
-        return over_terms(found, len(u)), HiddenTrace(forth, logistic, back)
+        return over_heads(found, len(u)), HiddenTrace(forth, logistic, back)
 
     @staticmethod
     def _hidden_backward(
@@ -188,7 +181,7 @@ class NetPass:
         to_pushed, to_turned = applied_backward(given, factors, trace.back, transpose=True)
         to_hidden, to_rest = bent_backward(to_pushed, trace.logistic, layer["weight"])
         through, to_factors = applied_backward(to_hidden, factors, trace.forth)
-        return over_terms(through, len(grad)), {
+        return over_heads(through, len(grad)), {
             "factors": summed(to_factors, to_turned),
             **to_rest,
         }

@@ -35,23 +35,6 @@ where_open = torch.ops.aten.threshold_backward.default
 convolution_backward = torch.ops.aten.convolution_backward.default
 
 
-def normalised_relu(
-    pooled: Tensor,
-    mean: Tensor,
-    var: Tensor,
-    scale: Tensor,
-    shift: Tensor,
-    eps: float,
-    without_effect: Tensor | None,
-) -> Tensor:
-    """relu(scale * (pooled - mean) / sqrt(var + eps) + shift), channel by channel.
-
-    `without_effect` is a parameter that has none, and gets a derivative of zero rather than none.
-    """
-    out: Tensor = NormalisedRelu.apply(pooled, mean, var, scale, shift, without_effect, eps)  # type: ignore[no-untyped-call]
-    return out
-
-
 def _convolve(x: Tensor, weight: Tensor) -> Tensor:
     return F.conv2d(x, weight, padding=1)
 
@@ -61,18 +44,9 @@ def _adjoints(
 ) -> tuple[Tensor | None, Tensor | None]:
     """A convolution's derivatives in x and in its weight, those that are wanted."""
     few = wanted[1] and grad.numel() <= FEW * grad.shape[1]
+    mask = [wanted[0], wanted[1] and not few, False]
     by_x, by_weight, _ = convolution_backward(
-        grad,
-        x,
-        weight,
-        None,
-        [1, 1],
-        [1, 1],
-        [1, 1],
-        False,
-        [0, 0],
-        1,
-        [wanted[0], wanted[1] and not few, False],
+        grad, x, weight, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1, mask
     )
     return by_x, _by_weight(grad, x) if few else by_weight
 
@@ -202,15 +176,8 @@ class PoolAndStatisticsBackward(Function):
     """by_y = by_mean / n + by_var * 2 (y - mean) / n, plus by_pooled at the maxima."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        y: Tensor,
-        mean: Tensor,
-        places: Tensor,
-        by_pooled: Tensor,
-        by_mean: Tensor,
-        by_var: Tensor,
-    ) -> Tensor:
+    def forward(ctx: Any, *given: Tensor) -> Tensor:
+        y, mean, places, by_pooled, by_mean, by_var = given
         n = y.numel() // y.shape[1]
         slope = by_var * (2 / n)
         constant = torch.addcmul(by_mean / n, slope, mean, value=-1)
@@ -236,19 +203,14 @@ class PoolAndStatisticsBackward(Function):
 
 
 class NormalisedRelu(Function):
-    """relu(scale * (pooled - mean) * r + shift) with r = 1 / sqrt(var + eps)."""
+    """relu(scale * (pooled - mean) * r + shift) with r = 1 / sqrt(var + eps), by channel.
+
+    `without_effect` is a parameter that has none, and gets a derivative of zero rather than none.
+    """
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        pooled: Tensor,
-        mean: Tensor,
-        var: Tensor,
-        scale: Tensor,
-        shift: Tensor,
-        without_effect: Tensor | None,
-        eps: float,
-    ) -> Tensor:
+    def forward(ctx: Any, eps: float, without_effect: Tensor | None, *given: Tensor) -> Tensor:
+        pooled, mean, var, scale, shift = given
         r = torch.rsqrt(var + eps)
         slope = scale * r
         constant = torch.addcmul(shift, mean, slope, value=-1)
@@ -261,10 +223,10 @@ class NormalisedRelu(Function):
     def backward(ctx: Any, grad: Tensor) -> Any:
         pooled, mean, var, scale, out, r, slope = ctx.saved_tensors
         found = NormalisedReluBackward.apply(  # type: ignore[no-untyped-call]
-            grad, pooled, mean, var, scale, out.detach(), r, slope, torch.is_grad_enabled()
+            torch.is_grad_enabled(), grad, pooled, mean, var, scale, out.detach(), r, slope
         )
         nothing = None if ctx.without_effect is None else torch.zeros_like(ctx.without_effect)
-        return *found, nothing, None
+        return None, nothing, *found
 
 
 class NormalisedReluBackward(Function):
@@ -280,18 +242,8 @@ class NormalisedReluBackward(Function):
     """
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        grad: Tensor,
-        pooled: Tensor,
-        mean: Tensor,
-        var: Tensor,
-        scale: Tensor,
-        out: Tensor,
-        r: Tensor,
-        slope: Tensor,
-        again: bool,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    def forward(ctx: Any, again: bool, *given: Tensor) -> tuple[Tensor, ...]:
+        grad, pooled, mean, _, scale, out, r, slope = given
         g = where_open(grad, out, 0)
         total, products = _sums(g, pooled, mean)
         by_scale = r * products
@@ -325,10 +277,11 @@ class NormalisedReluBackward(Function):
         in_g = in_g.addcmul_(u_pooled, _by_channel(slope))
         in_r = torch.addcmul(scale * crossed, products, torch.sub(u_scale, bent, alpha=3))
         return (
+            None,
             where_open(in_g, out, 0),
             g * _by_channel(by_products),
             torch.neg(by_products * total),
             (r * r * r).mul_(in_r).mul_(-0.5),
             r * torch.addcmul(crossed, half, products, value=-1),
-            *[None] * 4,
+            *[None] * 3,
         )

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from metamirror.core.normalisation import BatchNorm
-from metamirror.models.kernels.conv_block import Convolve, PoolAndStatistics, normalised_relu
+from metamirror.models.kernels.conv_block import Convolve, NormalisedRelu, PoolAndStatistics
 from metamirror.models.kernels.first_block import PoolImages
 
 MOST_IMAGE_CHANNELS = 4
@@ -32,7 +32,8 @@ def fast_block(x: Tensor, weight: Tensor, bias: Tensor | None, norm: BatchNorm) 
         mean = mean if sign is None else mean * sign
     true_mean = mean if sign is None else mean * sign
     norm.note(true_mean.view(1, -1, 1, 1), var.view(1, -1, 1, 1))
-    return normalised_relu(pooled, mean, var, scale, norm.bias, norm.eps, bias)
+    out: Tensor = NormalisedRelu.apply(norm.eps, bias, pooled, mean, var, scale, norm.bias)  # type: ignore[no-untyped-call]
+    return out
 
 
 def convolved_and_pooled(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:

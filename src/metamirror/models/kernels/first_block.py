@@ -121,17 +121,8 @@ class PoolImagesBackward(Function):
     """The derivative in the weight, and below it the second derivatives."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        by_pooled: Tensor,
-        by_mean: Tensor,
-        by_var: Tensor,
-        x: Tensor,
-        weight: Tensor,
-        centre: Tensor,
-        products: Tensor,
-        *places: Tensor,
-    ) -> Tensor:
+    def forward(ctx: Any, *given: Tensor) -> Tensor:
+        by_pooled, by_mean, by_var, x, weight, centre, products, *places = given
         examples, _, height, width = x.shape
         n, filters = examples * height * width, weight.shape[0]
         by_matrix = torch.outer(centre, by_mean)
