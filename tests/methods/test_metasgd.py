@@ -29,7 +29,7 @@ def test_positive_rates_stay_positive():
     with torch.no_grad():
         for rate in learner.geometry.rates:
             rate.fill_(-20.0)
-    assert all(bool((m > 0).all()) for m in learner.geometry.multipliers().values())
+    assert all(bool((m > 0).all()) for m in learner.geometry.prepare(None).values())
 
 
 def test_rates_of_zero_on_all_but_the_head_give_anil():

@@ -89,7 +89,7 @@ class KroneckerTransform(nn.Module):
         return KroneckerMetric(self.groups.shapes, factors, modes)
 
 
-def _hidden_layers(count: int, n: int, m: int, hidden: int) -> nn.ModuleList:
+def _hidden_layers(count: int, n: int, m: int, hidden: int) -> Any:
     layers = nn.ModuleList()
     for depth in range(hidden + 1 if hidden else 0):
         left = torch.randn(count, n, n) * math.sqrt(2 / n)

@@ -47,21 +47,18 @@ class DiagonalGeometry(Preconditioner):
         start = 0.0 if positive else lr
         self.rates = nn.ParameterList(torch.full_like(t, start) for t in shapes.values())
 
-    def multipliers(self) -> Params:
+    def prepare(self, theta: Params | None) -> Params:
         """Return the rates relative to the step size that the inner loop multiplies with."""
         return {
             name: rate.exp() if self.positive else rate / self.lr
             for name, rate in zip(self.names, self.rates, strict=True)
         }
 
-    def prepare(self, theta: Params | None) -> Params:
-        return self.multipliers()
-
     def direction(self, grad: Params, prepared: Params) -> Params:
         return {name: prepared[name] * g for name, g in grad.items()}
 
     def candidate_mirror_map(self, theta: Params) -> MirrorMap:
-        return Diagonal(self.multipliers())
+        return Diagonal(self.prepare(theta))
 
 
 def build(model: nn.Module, options: Options, settings: Settings) -> Parts:

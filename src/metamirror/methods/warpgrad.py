@@ -79,15 +79,17 @@ class Warp(Inserted):
         self.norm = BatchNorm(channels) if options.batch_norm else nn.Identity()
         k = options.kernel
         size = {} if kind is nn.Linear else {"kernel_size": k, "padding": k // 2}
-        self.map = layer = kind(channels, channels, **size)
+        layer: Any = kind(channels, channels, **size)
+        self.map = layer
         self.residual = options.residual
         self.activation = options.activation
         nn.init.zeros_(layer.weight)
         nn.init.zeros_(layer.bias)
         if not options.residual:
             centre = [k // 2] * (layer.weight.dim() - 2)
+            index = torch.arange(channels)
             with torch.no_grad():
-                layer.weight[(*[torch.arange(channels)] * 2, *centre)] = 1
+                layer.weight[index, index, *centre] = 1
 
     def forward(self, x: Tensor) -> Tensor:
         warped: Tensor = self.map(self.norm(x))
@@ -138,10 +140,10 @@ def output_of(model: nn.Module, name: str) -> tuple[int, type[nn.Module]]:
         raise ValueError(f"warp_after names {name!r}; the modules are {names[1:]}")
     last = max(i for i, n in enumerate(names) if n == name or n.startswith(f"{name}."))
     for _, module in reversed(modules[: last + 1]):
+        layer: Any = module
         for kind in KINDS:
             if isinstance(module, kind):
-                out = module.out_features if kind is nn.Linear else module.out_channels
-                return int(out), kind
+                return layer.out_features if kind is nn.Linear else layer.out_channels, kind
     raise ValueError(
         f"warp_after names {name!r}, and neither in it nor before it stands a convolution or "
         f"linear layer to take the number of channels from"

@@ -103,19 +103,15 @@ def certify(
     asymmetry = max(skew for _, skew in spectra)
     eps = torch.finfo(next(iter(points[0].values())).dtype).eps
     zero = ROUNDING * eps * max(abs(smallest), abs(largest), asymmetry)
-    monotone: bool | None = None
-    if smallest < -zero:
-        monotone = False
-    elif all(spectrum.low - spectrum.low_error > zero for spectrum, _ in spectra):
-        monotone = True
-    refuted = monotone is False
+    refuted = smallest < -zero
+    positive = all(spectrum.low - spectrum.low_error > zero for spectrum, _ in spectra)
     return Certificate(
         points=len(points),
         smallest=smallest,
         largest=largest,
         asymmetry=asymmetry,
         symmetric=asymmetry <= zero,
-        monotone=monotone,
+        monotone=False if refuted else positive or None,
         witness=_witness(g, points[lowest], spectra[lowest][0].vector) if refuted else None,
     )
 

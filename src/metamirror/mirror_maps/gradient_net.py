@@ -91,11 +91,7 @@ class HiddenLayer(nn.Module):
         """All terms, as the fast pass reads them."""
         first, *rest = self.factors.merged()
         first, offset, weight = logistic_form(first, self.offset, self.bounded_weight(), tau)
-        return {
-            "factors": [first, *rest],
-            "offset": offset.flatten(1),
-            "weight": weight.flatten(1),
-        }
+        return {"factors": [first, *rest], "offset": offset.flatten(1), "weight": weight.flatten(1)}
 
     def forward(self, tau: Tensor) -> Ridge:
         """All terms, stacked."""

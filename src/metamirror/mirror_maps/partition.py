@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Literal, cast
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -58,12 +58,12 @@ class Partition:
                 f"blocks holds {sorted(k.__name__ for k in kinds)}; give names or indices"
             )
         if kinds == {int}:
-            self._cut_indices(cast(Sequence[Sequence[int]], blocks))
+            self._cut_indices(blocks)
         else:
-            self._cut_names(cast(Sequence[Sequence[str]], blocks), modes or {})
+            self._cut_names(blocks, modes or {})
 
-    def _cut_names(self, blocks: Sequence[Sequence[str]], modes: Mapping[str, Shape]) -> None:
-        _check_cover([name for block in blocks for name in block], list(self.shapes), blocks)
+    def _cut_names(self, blocks: Sequence[Sequence[Any]], modes: Mapping[str, Shape]) -> None:
+        _check_cover(blocks, list(self.shapes))
         for name, shape in modes.items():
             if math.prod(shape) != math.prod(self.shapes.get(name, (0,))):
                 raise ValueError(f"the modes {tuple(shape)} of {name} do not hold its shape")
@@ -74,8 +74,8 @@ class Partition:
             for name in block
         }
 
-    def _cut_indices(self, blocks: Sequence[Sequence[int]]) -> None:
-        _check_cover([i for block in blocks for i in block], list(range(sum(self.sizes))), blocks)
+    def _cut_indices(self, blocks: Sequence[Sequence[Any]]) -> None:
+        _check_cover(blocks, range(sum(self.sizes)))
         self.indices = [torch.tensor(list(block)) for block in blocks]
         self.order = torch.argsort(torch.cat(self.indices))
         self.blocks = [[f"block {i}"] for i in range(len(blocks))]
@@ -122,19 +122,17 @@ def layers(shapes: Mapping[str, Shape]) -> list[list[str]]:
     return blocks
 
 
-def _check_cover(
-    given: Sequence[str] | Sequence[int],
-    wanted: Sequence[str] | Sequence[int],
-    blocks: Sequence[Sequence[object]],
-) -> None:
+def _check_cover(blocks: Sequence[Sequence[Any]], wanted: Sequence[Any]) -> None:
     if any(len(block) == 0 for block in blocks):
         raise ValueError("blocks holds an empty block")
-    counts: Counter[object] = Counter(given)
+    counts = Counter(entry for block in blocks for entry in block)
     known = set(wanted)
-    missing = [w for w in wanted if w not in counts]
-    unknown = [g for g in given if g not in known]
-    repeated = [g for g, count in counts.items() if count > 1]
-    for what, entries in (("misses", missing), ("repeats", repeated), ("does not know", unknown)):
+    mistakes = {
+        "misses": [entry for entry in wanted if entry not in counts],
+        "repeats": [entry for entry, count in counts.items() if count > 1],
+        "does not know": [entry for entry in counts if entry not in known],
+    }
+    for what, entries in mistakes.items():
         if entries:
             raise ValueError(
                 f"blocks {what} {entries[:5]}{' and more' if len(entries) > 5 else ''}; "

@@ -21,15 +21,22 @@ MOST_DENSE = 4096
 """How many numbers a `Linear` map may have for its inverse, which is solved for densely."""
 
 
-class Diagonal(MirrorMap):
+class Quadratic(MirrorMap):
+    r"""$g(z) = Pz$ with a symmetric P, the gradient of $\frac12\|z\|^2_P$."""
+
+    is_linear = True
+
+    def potential(self, z: Params) -> Tensor:
+        return inner(z, self(z)) / 2
+
+
+class Diagonal(Quadratic):
     r"""$h = \frac12\|\cdot\|^2_{P^{-1}}$ with P = diag(rates): MetaSGD with positive rates.
 
     >>> g = Diagonal({"w": torch.tensor([0.5, 2.0])})
     >>> g.bounds(), g({"w": torch.ones(2)})["w"].tolist()
     ((0.5, 2.0), [0.5, 2.0])
     """
-
-    is_linear = True
 
     def __init__(self, rates: Params):
         super().__init__()
@@ -62,11 +69,8 @@ class Diagonal(MirrorMap):
         high = max(float(r.max()) for r in self.rates.values())
         return (low, high) if low > 0 else None
 
-    def potential(self, z: Params) -> Tensor:
-        return inner(z, self(z)) / 2
 
-
-class KroneckerMetric(MirrorMap):
+class KroneckerMetric(Quadratic):
     r"""$h = \frac12\|\cdot\|^2_{P^{-1}}$ with $P = S^\top S$, S a Kronecker product per tensor.
 
     Positive definite MetaCurvature (its factors are $M = S_j^\top S_j$) and MetaKFO's linear form.
@@ -78,7 +82,6 @@ class KroneckerMetric(MirrorMap):
     """
 
     is_gradient = True
-    is_linear = True
 
     def __init__(
         self,
@@ -133,9 +136,6 @@ class KroneckerMetric(MirrorMap):
         # Below this a singular value is rounding: the factor counts as singular.
         eps = torch.finfo(self.factors[0][0].dtype).eps
         return (low, high) if low > 100 * eps**2 * high and low > 0 else None
-
-    def potential(self, z: Params) -> Tensor:
-        return inner(z, self(z)) / 2
 
 
 class Linear(MirrorMap):

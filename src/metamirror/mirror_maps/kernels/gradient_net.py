@@ -181,10 +181,7 @@ class NetPass:
         to_pushed, to_turned = applied_backward(given, factors, trace.back, transpose=True)
         to_hidden, to_rest = bent_backward(to_pushed, trace.logistic, layer["weight"])
         through, to_factors = applied_backward(to_hidden, factors, trace.forth)
-        return over_heads(through, len(grad)), {
-            "factors": summed(to_factors, to_turned),
-            **to_rest,
-        }
+        return over_heads(through, len(grad)), {"factors": summed(to_factors, to_turned), **to_rest}
 
     @staticmethod
     def mixed(u: list[Tensor], p: Prepared) -> tuple[Tensor, Tensor, list[Tensor], list[Operands]]:
