@@ -24,7 +24,7 @@ def test_diagonal_factors_are_a_rank_one_metasgd():
                     factor[i] = torch.diag(rate) if factor.dim() == 3 else rate
                 outer = rates[0] if len(rates) == 1 else torch.outer(*rates)
                 expected[name] = outer * grad[name]
-    for name, found in learner.geometry.precondition(grad).items():
+    for name, found in learner.geometry.direction(grad, None).items():
         torch.testing.assert_close(found, expected[name])
 
 
@@ -32,7 +32,7 @@ def test_mc1_leaves_output_units_unmixed():
     geometry = shaken(mm.make_learner("metacurvature:variant=mc1", conv4())).geometry
     grad = {name: torch.zeros_like(p) for name, p in conv4().named_parameters() if p.requires_grad}
     grad["blocks.1.conv.weight"][3] = 1.0
-    rows = geometry.precondition(grad)["blocks.1.conv.weight"].flatten(1).abs().sum(1)
+    rows = geometry.direction(grad, None)["blocks.1.conv.weight"].flatten(1).abs().sum(1)
     assert [i for i, value in enumerate(rows) if value > 0] == [3]
 
 
