@@ -220,17 +220,22 @@ def evaluate_run(
         "by_step": [{"k": k, **summary(results, i)} for i, k in enumerate(points)],
     }
     if first:
-        if odd := sum(not math.isfinite(r.loss) for r in results):
-            warn(f"the loss of {odd} of {tasks} tasks is not finite after {found['steps']} steps")
-        name = evaluation_name(found)
-        try:
-            (run / FOLDER).mkdir(exist_ok=True)
-            write_tasks(run / FOLDER / f"{name}.jsonl", results)
-            write_json(run / FOLDER / f"{name}.json", found)
-        except OSError as error:
-            # The result is what was asked for: it is printed all the same.
-            warn(f"the results of single tasks are not kept: {error}")
+        _keep(run / FOLDER, found, results)
     return found
+
+
+def _keep(folder: Path, found: dict[str, object], results: list[TaskResult]) -> None:
+    if odd := sum(not math.isfinite(r.loss) for r in results):
+        steps = found["steps"]
+        warn(f"the loss of {odd} of {len(results)} tasks is not finite after {steps} steps")
+    name = evaluation_name(found)
+    try:
+        folder.mkdir(exist_ok=True)
+        write_tasks(folder / f"{name}.jsonl", results)
+        write_json(folder / f"{name}.json", found)
+    except OSError as error:
+        # The result is what was asked for: it is printed all the same.
+        warn(f"the results of single tasks are not kept: {error}")
 
 
 def warn_of_other_data(run: Path, data: str, stream: TaskStream) -> None:
