@@ -16,7 +16,7 @@ FEW = 8
 
 
 def fold(shape: Sequence[int]) -> Shape:
-    """The modes in which a parameter is factored: scalars as vectors, kernels as (out, in, rest).
+    """Return the modes of a parameter's factors: scalars as vectors, kernels as (out, in, rest).
 
     >>> fold((64, 3, 3, 3)), fold(()), fold((5, 1600))
     ((64, 3, 9), (1,), (5, 1600))
@@ -27,7 +27,7 @@ def fold(shape: Sequence[int]) -> Shape:
 
 
 def halved(shape: Shape) -> list[Shape]:
-    """The shape at the four depths of blockIAF's encoders: whole, a half, a quarter, an eighth.
+    """Return the shape at the four depths of blockIAF's encoders: whole, half, quarter, eighth.
 
     >>> halved((64, 3))
     [(64, 3), (32, 1), (16, 1), (8, 1)]
@@ -36,12 +36,12 @@ def halved(shape: Shape) -> list[Shape]:
 
 
 def module_list(modules: Iterable[M]) -> Sequence[M]:
-    """An `nn.ModuleList` whose type says what it holds."""
+    """Return an `nn.ModuleList` whose type says what it holds."""
     return cast(Sequence[M], nn.ModuleList(modules))
 
 
 def mode_product(x: Tensor, matrix: Tensor, mode: int) -> Tensor:
-    """Multiplies one mode of each stacked tensor: x (g, d_1..d_O), matrix (g, out, d_mode).
+    """Multiply one mode of each stacked tensor: x (g, d_1..d_O), matrix (g, out, d_mode).
 
     >>> mode_product(torch.ones(1, 2, 3), torch.ones(1, 4, 3), 2).shape
     torch.Size([1, 2, 4])
@@ -52,7 +52,7 @@ def mode_product(x: Tensor, matrix: Tensor, mode: int) -> Tensor:
 
 
 def kronecker_product(x: Tensor, factors: Sequence[Tensor], first_mode: int = 1) -> Tensor:
-    """(F_1 kron .. kron F_O) vec(x) for each stacked tensor, without forming the matrix.
+    """Return (F_1 kron .. kron F_O) vec(x) for each stacked tensor, without the matrix.
 
     The factors belong to the modes from `first_mode` on; modes before it are left alone.
     """
@@ -62,12 +62,12 @@ def kronecker_product(x: Tensor, factors: Sequence[Tensor], first_mode: int = 1)
 
 
 def transposed(factors: Sequence[Tensor]) -> list[Tensor]:
-    """The factors of the transposed map."""
+    """Return the factors of the transposed map."""
     return [factor.mT for factor in factors]
 
 
 def squared_spectrum(factors: Sequence[Tensor]) -> tuple[float, float]:
-    """The extreme squared singular values of a stack of Kronecker products."""
+    """Return the extreme squared singular values of a stack of Kronecker products."""
     values = [torch.linalg.svdvals(f).square() for f in factors]
     low = torch.stack([v.amin(-1) for v in values]).prod(0).min()
     high = torch.stack([v.amax(-1) for v in values]).prod(0).max()
@@ -75,7 +75,7 @@ def squared_spectrum(factors: Sequence[Tensor]) -> tuple[float, float]:
 
 
 def averaging(matrix: Tensor) -> Tensor:
-    """Positive weights with rows that sum to one, from a random matrix."""
+    """Return positive weights with rows that sum to one, from a random matrix."""
     return matrix.abs() / matrix.abs().sum(-1, keepdim=True)
 
 
@@ -106,7 +106,7 @@ class KroneckerLinear(nn.Module):
         self.bias = nn.Parameter(torch.full((count, *outputs), float(alive)))
 
     def forward(self, x: Tensor, i: int) -> Tensor:
-        """The i-th map of one tensor: (F_1 kron .. kron F_O) x + b."""
+        """Return (F_1 kron .. kron F_O) x + b, the i-th map of one tensor."""
         factors = [factor[i : i + 1] for factor in self.factors]
         bias: Tensor = self.bias[i]
         return kronecker_product(x.unsqueeze(0), factors).squeeze(0) + bias
@@ -140,19 +140,19 @@ class ShapeGroups:
         """Where each tensor stands: its group, and its row in the group's stack."""
 
     def of(self, name: str, modules: Sequence[nn.Module]) -> Callable[[Tensor], Any]:
-        """What a module per group, that takes a tensor and its row, does with this tensor."""
+        """Apply a group's module, which takes a tensor and its row, to this tensor."""
         group, row = self.places[name]
         return lambda x: modules[group](x, row)
 
     def stack(self, tensors: Mapping[str, Tensor]) -> list[Tensor]:
-        """One tensor (members, *modes) per group."""
+        """Return one tensor (members, *modes) per group."""
         return [
             torch.stack([tensors[name].reshape(modes) for name in names])
             for modes, names in self.members.items()
         ]
 
     def unstack(self, stacked: Sequence[Tensor]) -> dict[str, Tensor]:
-        """The inverse of `stack`, in the order of the names given at first."""
+        """Return the inverse of `stack`, in the order of the names given at first."""
         found = {
             name: tensor
             for names, tensors in zip(self.members.values(), stacked, strict=True)

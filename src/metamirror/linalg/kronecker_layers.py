@@ -36,7 +36,7 @@ class Trace(NamedTuple):
 
 
 def whole(factors: Sequence[Tensor]) -> Tensor:
-    """The Kronecker products themselves, of stacks of factors."""
+    """Return the Kronecker products themselves, of stacks of factors."""
     product = factors[0]
     for f in factors[1:]:
         product = torch.einsum("gab,gcd->gacbd", product, f).reshape(
@@ -46,7 +46,7 @@ def whole(factors: Sequence[Tensor]) -> Tensor:
 
 
 def merged_factors(factors: Sequence[Tensor]) -> list[Tensor]:
-    """The factors as few as is cheap: scalars go into another one, small layers become one matrix.
+    """Merge factors where that is cheaper: scalars into another, small layers into one matrix.
 
     >>> [f.shape for f in merged_factors([torch.ones(1, 32, 64), torch.ones(1, 1, 1)])]
     [torch.Size([1, 32, 64])]
@@ -65,7 +65,7 @@ def merged_factors(factors: Sequence[Tensor]) -> list[Tensor]:
 def stacked_layer(
     groups: Sequence[Sequence[KroneckerLinear]], size: tuple[int, int] | None, rows: Tensor | None
 ) -> Layer:
-    """One layer of several modules: heads that read the same input stand one behind the other.
+    """Stack several modules as one layer: heads that read the same input stand in a row.
 
     Args:
         groups: of each group of tensors the modules that read them, one per head.
@@ -88,13 +88,13 @@ def stacked_layer(
 
 
 def _filled(tensor: Tensor, more: Sequence[int]) -> Tensor:
-    """The tensor with so many zeros more in its last modes, the last one first."""
+    """Return the tensor with so many zeros more in its last modes, the last one first."""
     padding = [n for after in more for n in (0, after)]
     return nn.functional.pad(tensor, padding) if any(padding) else tensor
 
 
 def product(x: Tensor, factors: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
-    """All products of one layer, x (tensors, points, inputs) to (tensors, outputs, points).
+    """Return all products of one layer, x (tensors, points, inputs) to (tensors, outputs, points).
 
     Returned with the operand of each. Where there are more matrices than tensors, several heads
     read each tensor.
@@ -111,7 +111,7 @@ def product(x: Tensor, factors: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]
 def product_backward(
     grad: Tensor, factors: Sequence[Tensor], operands: Sequence[Tensor]
 ) -> tuple[Tensor, list[Tensor]]:
-    """The gradients in what was read, head by head, and in the factors."""
+    """Return the gradients in what was read, head by head, and in the factors."""
     grads: list[Tensor] = []
     y = grad
     for i in reversed(range(len(factors))):
@@ -125,7 +125,7 @@ def product_backward(
 
 
 def run(x: Tensor, layers: Sequence[Layer], relus: Sequence[bool]) -> list[Trace]:
-    """A stack of layers, from x (tensors, points, inputs): the last trace holds the output."""
+    """Run a stack of layers on x (tensors, points, inputs): the last trace holds the output."""
     points = x.shape[1]
     traces: list[Trace] = []
     for (*factors, bias), relu in zip(layers, relus, strict=True):
@@ -138,7 +138,7 @@ def run(x: Tensor, layers: Sequence[Layer], relus: Sequence[bool]) -> list[Trace
 def run_backward(
     grad: Tensor, layers: Sequence[Layer], relus: Sequence[bool], traces: Sequence[Trace]
 ) -> tuple[Tensor, list[Layer]]:
-    """The gradients in x (tensors, points, inputs) and in the layers."""
+    """Return the gradients in x (tensors, points, inputs) and in the layers."""
     points = grad.shape[-1]
     grads: list[Layer] = []
     y = grad
@@ -157,5 +157,5 @@ def run_backward(
 
 
 def over_heads(grad: Tensor, tensors: int) -> Tensor:
-    """The sum over the heads that stand one behind the other."""
+    """Return the sum over the heads that stand one behind the other."""
     return grad if len(grad) == tensors else grad.unflatten(0, (-1, tensors)).sum(0)

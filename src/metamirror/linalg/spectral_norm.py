@@ -13,7 +13,7 @@ from metamirror.linalg.kronecker_layers import merged_factors
 
 
 def spectral_normalised(factor: Tensor) -> Tensor:
-    """A stack of matrices, each divided by its largest singular value."""
+    """Return a stack of matrices, each divided by its largest singular value."""
     if torch._C._are_functorch_transforms_active():
         size: Tensor = torch.linalg.matrix_norm(factor, ord=2, keepdim=True)
     else:
@@ -59,7 +59,7 @@ def _tiny(like: Tensor) -> float:
 
 
 def distinct_singular_values(count: int, outputs: int, inputs: int) -> Tensor:
-    """Random matrices with singular values from 0.8 to 1: where they tie, the norm has no slope."""
+    """Draw matrices with singular values from 0.8 to 1: at ties the norm has no slope."""
     rank = min(outputs, inputs)
     left: Tensor = torch.linalg.qr(torch.randn(count, outputs, rank))[0]
     right: Tensor = torch.linalg.qr(torch.randn(count, inputs, rank))[0]
@@ -88,14 +88,14 @@ class UnitFactors(nn.Module):
         )
 
     def forward(self) -> list[Tensor]:
-        """The normalised factors, mode by mode."""
+        """Return the normalised factors, mode by mode."""
         matrices = iter(self.matrices)
         return [
             spectral_normalised(next(matrices)) if n > 1 else self.identity for n in self.inputs
         ]
 
     def merged(self) -> list[Tensor]:
-        """The normalised factors in the order of their use, merged where that is cheaper."""
+        """Return the normalised factors in the order of their use, merged where that is cheaper."""
         if not len(self.matrices):
             return [self.identity]
         return merged_factors([spectral_normalised(f) for f in self.matrices])[::-1]

@@ -11,12 +11,12 @@ from metamirror.core.tasks import Params
 
 
 def flat(tensors: Params) -> Tensor:
-    """The tensors of a point as one vector."""
+    """Return the tensors of a point as one vector."""
     return torch.cat([t.reshape(-1) for t in tensors.values()])
 
 
 def unflat(vector: Tensor, like: Params) -> Params:
-    """The inverse of `flat`, with the names and shapes of another point."""
+    """Return the inverse of `flat`, with the names and shapes of another point."""
     parts = vector.split([t.numel() for t in like.values()])
     return {name: part.view_as(like[name]) for name, part in zip(like, parts, strict=True)}
 
@@ -36,7 +36,7 @@ class Packing:
         self.widths = [max(held) for held in self.sizes]
 
     def pack(self, z: Sequence[Tensor]) -> list[Tensor]:
-        """z, each (points, numbers), as one tensor (tensors, points, width) per stack."""
+        """Return z, each (points, numbers), as one tensor (tensors, points, width) per stack."""
         points = z[0].shape[0]
         packed = []
         for places, sizes, width in zip(self.places, self.sizes, self.widths, strict=True):
@@ -49,7 +49,7 @@ class Packing:
         return packed
 
     def unpack(self, packed: Sequence[Tensor]) -> list[Tensor]:
-        """The inverse, from (tensors, width, points)."""
+        """Invert `pack`, from (tensors, width, points)."""
         z: dict[int, Tensor] = {}
         for places, sizes, width, tensor in zip(
             self.places, self.sizes, self.widths, packed, strict=True

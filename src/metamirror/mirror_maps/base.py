@@ -17,7 +17,7 @@ MOST_LOG_RANGE = 40.0
 
 
 def bregman(g: MirrorMap, phi: Params, other: Params) -> Tensor:
-    r"""The Bregman divergence $D_h(\phi, \phi')$ of the h behind a map.
+    r"""Return the Bregman divergence $D_h(\phi, \phi')$ of the h behind a map.
 
     Through the conjugate: with $z = \nabla h(\phi)$ and $\Psi = h^*$,
     $D_h(\phi, \phi') = D_\Psi(z', z) = \Psi(z') - \Psi(z) - \langle \phi, z' - z\rangle$,
@@ -34,18 +34,18 @@ def bregman(g: MirrorMap, phi: Params, other: Params) -> Tensor:
 
 
 def norm(a: Params) -> Tensor:
-    """The Euclidean norm of a parameter dict taken as one vector."""
+    """Return the Euclidean norm of a parameter dict taken as one vector."""
     return inner(a, a).sqrt()
 
 
 def log_cosh(x: Tensor) -> Tensor:
-    """log(cosh(x)) without overflow."""
+    """Return log(cosh(x)) without overflow."""
     magnitude = x.abs()
     return magnitude + nn.functional.softplus(-2 * magnitude) - 0.6931471805599453
 
 
 def spread(tensor: Tensor) -> float:
-    """The standard deviation of a tensor's entries; 1 where they are all equal."""
+    """Return the standard deviation of a tensor's entries; 1 where they are all equal."""
     if tensor.device.type == "meta" or tensor.numel() < 2:
         return 1.0
     return float(tensor.double().std()) or 1.0
@@ -102,5 +102,5 @@ class ContractionMap(MirrorMap):
 
 
 def largest_entry(tensors: Iterable[Tensor]) -> float:
-    """The largest magnitude of any entry."""
+    """Return the largest magnitude of any entry."""
     return max((float(t.detach().abs().max()) for t in tensors if t.numel()), default=0.0)

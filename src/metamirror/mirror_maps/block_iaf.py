@@ -40,7 +40,7 @@ Heads = Literal["one zero factor", "all zero factors", "random"]
 
 
 def twice_logistic(alpha: Tensor) -> Tensor:
-    """A bounded scale that is 1 at zero: between 0 and 2."""
+    """Return a bounded scale that is 1 at zero: between 0 and 2."""
     return 2 * torch.sigmoid(alpha)
 
 
@@ -68,7 +68,7 @@ class Encoders(nn.Module):
         )
 
     def forward(self, x: Tensor, i: int) -> Tensor:
-        """The embedding of x by the i-th of them, as a vector."""
+        """Return the embedding of x by the i-th of them, as a vector."""
         first, second, third = self.layers
         x = third(second(first(x, i).relu(), i).relu(), i)
         return (x.relu() if self.final_relu else x).flatten()
@@ -99,7 +99,7 @@ class Decoders(nn.Module):
                     head.factors[0].mul_(0.1)
 
     def forward(self, code: Tensor, i: int) -> tuple[Tensor, Tensor]:
-        """Alpha and mu of the i-th of them."""
+        """Return alpha and mu of the i-th of them."""
         x = code.reshape(self.code)
         for layer in self.trunk:
             x = layer(x, i).relu()
@@ -211,7 +211,7 @@ class BlockIAF(MirrorMap):
         return self.partition.join(phi)
 
     def inverse(self, phi: Params) -> Params:
-        """Blockwise substitution: z_i = (phi_i - mu_i) / sigma(alpha_i), first block first."""
+        """Substitute block by block: z_i = (phi_i - mu_i) / sigma(alpha_i), first block first."""
         check_point(phi, self.partition.shapes)
         z = self.partition.split(phi)
         for block in self.autoregression(z):
@@ -239,7 +239,7 @@ class BlockIAF(MirrorMap):
 
     @torch.no_grad()
     def bounds(self, *, current: bool = False) -> Bounds | None:
-        """None: the shift's slope in earlier blocks is unbounded, except where there are none."""
+        """Return None: the shift's slope in earlier blocks is unbounded, unless there are none."""
         if len(self.connections) or not current:
             return None
         self.check_parameters()
@@ -248,7 +248,7 @@ class BlockIAF(MirrorMap):
 
 
 def _connection(inputs: int, sizes: list[int]) -> nn.Linear:
-    """The dense layer from the embeddings before a block to its decoders' inputs."""
+    """Return the dense layer from the embeddings before a block to its decoders' inputs."""
     linear = nn.Linear(inputs, sum(sizes))
     # As in KroneckerLinear: a decoder of few inputs must not start dead.
     few = torch.cat([torch.full((size,), size <= FEW) for size in sizes])

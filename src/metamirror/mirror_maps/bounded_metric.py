@@ -19,7 +19,7 @@ LARGEST = 2.0
 
 
 def bounded(a: Tensor, reach: float) -> Tensor:
-    """A function f of a symmetric matrix whose values lie in [exp(-reach), exp(reach)].
+    """Return a function f of a symmetric matrix whose values lie in [exp(-reach), exp(reach)].
 
     f(x) = (x^2 + qx/2 + q) / (x^2 - qx/2 + q) is 1 + x + .. at 0, so that every entry is learned
     from the first step on. With sqrt(q) = 4 tanh(reach / 2) its extremes, at x = sqrt(q) and
@@ -62,7 +62,7 @@ class Scaling(nn.Module):
             self.modes = nn.ParameterList(torch.zeros(count, n, n) for n in shape)
 
     def factors(self) -> Tensor | list[Tensor]:
-        """The diagonal of S, or its factors."""
+        """Return the diagonal of S, or its factors."""
         if self.diagonal:
             return torch.exp(self.log_range / 2 * torch.tanh(self.log_scale))
         reach = self.log_range / 2 / len(self.modes)
@@ -70,14 +70,14 @@ class Scaling(nn.Module):
 
     @staticmethod
     def apply_to(x: Tensor, s: Tensor | list[Tensor], *, transpose: bool = False) -> Tensor:
-        """Sx, or S'x."""
+        """Return Sx, or S'x."""
         if isinstance(s, Tensor):
             return s * x
         return kronecker_product(x, transposed(s) if transpose else s)
 
     @staticmethod
     def solve(x: Tensor, s: Tensor | list[Tensor], *, transpose: bool = False) -> Tensor:
-        """S^-1 x, or S'^-1 x."""
+        """Return S^-1 x, or S'^-1 x."""
         if isinstance(s, Tensor):
             return x / s
         inverses = [torch.linalg.inv(f) for f in s]
@@ -85,7 +85,7 @@ class Scaling(nn.Module):
 
     @torch.no_grad()
     def spectrum(self) -> Bounds:
-        """The smallest and largest eigenvalue of S'S now."""
+        """Return the smallest and largest eigenvalue of S'S now."""
         s = self.factors()
         if isinstance(s, Tensor):
             return float(s.min()) ** 2, float(s.max()) ** 2

@@ -65,7 +65,7 @@ def certify(
     iterations: int = 40,
     seed: int = 0,
 ) -> Certificate:
-    """Symmetry and monotonicity of g around given points, by Lanczos on its Jacobian.
+    """Measure symmetry and monotonicity of g around given points, by Lanczos on its Jacobian.
 
     No d by d matrix is formed: each iteration takes one product with J and one with its transpose.
     A measurement at points: a negative slope refutes monotonicity, positive ones do not prove it.
@@ -119,7 +119,7 @@ def certify(
 def _at_point(
     g: MirrorMap, point: Params, iterations: int, generator: torch.Generator
 ) -> tuple[Spectrum, float]:
-    """The spectrum of the Jacobian's symmetric part, and the norm of J - J'."""
+    """Return the spectrum of the Jacobian's symmetric part, and the norm of J - J'."""
     prepared = g.prepare()
 
     def apply(z: Params) -> Params:
@@ -130,7 +130,7 @@ def _at_point(
         pull = torch.func.vjp(apply, point)[1]
 
         def combined(v: Params, sign: int) -> Params:
-            """Jv + J'v, or Jv - J'v."""
+            """Return Jv + J'v, or Jv - J'v."""
             j, jt = torch.func.jvp(apply, (point,), (v,))[1], pull(v)[0]
             return {name: j[name] + sign * jt[name] for name in v}
 
@@ -146,7 +146,7 @@ def _at_point(
 
 
 def _witness(g: MirrorMap, z: Params, direction: Params) -> Witness | None:
-    """A second point along the direction of negative curvature, as far as the product allows."""
+    """Return a second point along the direction of negative curvature."""
     eps = torch.finfo(next(iter(z.values())).dtype).eps
     with torch.no_grad():
         here = g(z)

@@ -83,7 +83,7 @@ class Elementwise(ContractionMap):
         return self.groups.unstack([b + rate * (x_i + n) for b, rate, x_i, n in rows])
 
     def _arguments(self, x: list[Tensor], p: Mapping[str, Any]) -> list[Tensor]:
-        """(z_i - t_ck) / tau_ck, group by group, the terms last."""
+        """Return (z_i - t_ck) / tau_ck, group by group, the terms last."""
         return [
             (x_i.unsqueeze(-1) - knot.unsqueeze(-2)) / width
             for x_i, knot, width in zip(x, self.knot, p["width"], strict=True)
@@ -99,7 +99,7 @@ class Elementwise(ContractionMap):
         return list(self.shift)
 
     def inverse(self, phi: Params) -> Params:
-        """By a fixed point that contracts at least by rho each time."""
+        """Iterate to a fixed point, which contracts at least by rho each time."""
         check_point(phi, self.groups.shapes)
         p = self.prepare()
         rows = zip(self.groups.stack(phi), self.shift, p["rate"], strict=True)
@@ -127,12 +127,12 @@ class Elementwise(ContractionMap):
 
 
 def channel_modes(shape: Shape) -> Shape:
-    """(channels, size): an output unit of a weight is a channel, a vector is one channel."""
+    """Return (channels, size): a weight's output unit is a channel, a vector is one channel."""
     return (shape[0], math.prod(shape[1:])) if len(shape) > 1 else (1, math.prod(shape))
 
 
 def _quantiles(tensor: Tensor, levels: Tensor) -> Tensor:
-    """Where a start has no spread, knots stand around its value instead."""
+    """Return quantiles of the start, or knots around its value where it has no spread."""
     if tensor.device.type == "meta":
         return levels
     values = tensor.detach().double().flatten().cpu()

@@ -84,17 +84,17 @@ class HiddenLayer(nn.Module):
         self.offset = nn.Parameter(torch.zeros(terms * count, *shape))
 
     def bounded_weight(self) -> Tensor:
-        """The weights w_k, whose magnitude stays below `largest`."""
+        """Return the weights w_k, whose magnitude stays below `largest`."""
         return self.largest * torch.tanh(self.weight)
 
     def prepare(self, tau: Tensor) -> dict[str, Any]:
-        """All terms, as the fast pass reads them."""
+        """Return all terms, as the fast pass reads them."""
         first, *rest = self.factors.merged()
         first, offset, weight = logistic_form(first, self.offset, self.bounded_weight(), tau)
         return {"factors": [first, *rest], "offset": offset.flatten(1), "weight": weight.flatten(1)}
 
     def forward(self, tau: Tensor) -> Ridge:
-        """All terms, stacked."""
+        """Return all terms, stacked."""
         a = self.factors()
 
         def read(u: Tensor) -> Tensor:
@@ -127,11 +127,11 @@ class Coupling(nn.Module):
         self.offset = nn.Parameter(torch.zeros(units))
 
     def bounded_weight(self) -> Tensor:
-        """omega, whose magnitude stays below `largest`."""
+        """Return omega, whose magnitude stays below `largest`."""
         return self.largest * torch.tanh(self.weight)
 
     def prepare(self, tau: Tensor) -> dict[str, Any]:
-        """The coupling, as the fast pass reads it."""
+        """Return the coupling, as the fast pass reads it."""
         mixing, offset, weight = logistic_form(
             spectral_normalised(self.mixing), self.offset, self.bounded_weight(), tau
         )
@@ -139,7 +139,7 @@ class Coupling(nn.Module):
         return {"encoders": encoders, "mixing": mixing, "offset": offset, "weight": weight}
 
     def forward(self, tau: Tensor) -> Ridge:
-        """The coupling, over the list of all groups' tensors."""
+        """Return the coupling, over the list of all groups' tensors."""
         mixing, encoders = spectral_normalised(self.mixing), [e() for e in self.encoders]
 
         def read(u: list[Tensor]) -> Tensor:
@@ -234,7 +234,7 @@ class GradientNet(ContractionMap):
             self.coupling_width.fill_(size if size > 0 else 1.0)
 
     def ridges(self) -> tuple[list[Ridge | None], Ridge | None]:
-        """The hidden layer of each group, where it has one, and the coupling."""
+        """Return the hidden layer of each group, where it has one, and the coupling."""
         hidden = [
             layer(self._width(i)) if isinstance(layer, HiddenLayer) else None
             for i, layer in enumerate(self.layers)
@@ -245,7 +245,7 @@ class GradientNet(ContractionMap):
     def offsets(
         u: list[Tensor], hidden: list[Ridge | None], coupling: Ridge | None
     ) -> list[Tensor]:
-        """N(u), what the bracket adds to u."""
+        """Return N(u), what the bracket adds to u."""
         found = [
             torch.zeros_like(x) if ridge is None else ridge.gradient(x)
             for x, ridge in zip(u, hidden, strict=True)
@@ -270,7 +270,7 @@ class GradientNet(ContractionMap):
         return self.groups.unstack(phi)
 
     def inverse(self, phi: Params) -> Params:
-        """By a fixed point that contracts at least by rho each time."""
+        """Iterate to a fixed point, which contracts at least by rho each time."""
         check_point(phi, self.groups.shapes)
         s = [scaling.factors() for scaling in self.scalings]
         targets = [

@@ -82,7 +82,7 @@ class Partition:
         self.pieces = {f"block {i}": (len(block),) for i, block in enumerate(blocks)}
 
     def split(self, params: Params) -> dict[str, Tensor]:
-        """The pieces of a point, in their modes."""
+        """Return the pieces of a point, in their modes."""
         if self.indices is None:
             return {name: params[name].reshape(shape) for name, shape in self.pieces.items()}
         flat = torch.cat([params[name].reshape(-1) for name in self.shapes])
@@ -92,7 +92,7 @@ class Partition:
         }
 
     def join(self, pieces: Mapping[str, Tensor]) -> Params:
-        """The inverse of `split`."""
+        """Invert `split`."""
         if self.indices is None:
             return {name: pieces[name].reshape(shape) for name, shape in self.shapes.items()}
         flat = torch.cat([pieces[piece] for piece in self.pieces])
@@ -104,7 +104,7 @@ class Partition:
 
 
 def layers(shapes: Mapping[str, Shape]) -> list[list[str]]:
-    """One block per layer: it starts with a matrix and takes in the vectors that follow.
+    """Make one block per layer: a matrix and the vectors that follow it.
 
     Two matrices of one module belong together; those that a model holds directly do not.
     """

@@ -155,7 +155,7 @@ class Linear(MirrorMap):
         return self._apply_to(z)
 
     def inverse(self, phi: Params) -> Params:
-        """By a dense solution: for small maps."""
+        """Solve densely, which is for small maps."""
         check_point(phi, {name: tuple(p.shape) for name, p in phi.items()})
         target = flat(phi)
         if target.numel() > MOST_DENSE:

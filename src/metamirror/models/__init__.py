@@ -27,7 +27,7 @@ __all__ = [
 
 
 def build(name: str, **options: Any) -> nn.Module:
-    """A model by name, as a run's configuration gives it.
+    """Return a model by name, as a run's configuration gives it.
 
     >>> build("mlp", inputs=2, outputs=3).head
     Linear(in_features=40, out_features=3, bias=True)
@@ -41,7 +41,7 @@ def build(name: str, **options: Any) -> nn.Module:
 
 
 def head_of(model: nn.Module) -> str:
-    """The name of the last linear layer: `head` on our models, found by order on others."""
+    """Return the name of the last linear layer: `head` on our models, found by order on others."""
     linear: list[str] = [
         name for name, module in model.named_modules() if isinstance(module, nn.Linear)
     ]

@@ -9,7 +9,7 @@ LUMINANCE = (0.299, 0.587, 0.114)
 
 
 def as_images(x: Tensor, channels: int, size: int, dtype: torch.dtype) -> Tensor:
-    """(examples, channels, size, size) in floats, from bytes or floats, channels first or last.
+    """Return floats (examples, channels, size, size), from bytes or floats in either layout.
 
     >>> as_images(torch.zeros(2, 28, 28, dtype=torch.uint8), 1, 28, torch.float32).shape
     torch.Size([2, 1, 28, 28])

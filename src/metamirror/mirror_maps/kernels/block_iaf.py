@@ -51,7 +51,7 @@ class Cluster:
 
 
 def clusters_of(partition: Partition) -> list[Cluster]:
-    """The clusters of a partition's pieces."""
+    """Return the clusters of a partition's pieces."""
     pieces, first, last = partition.pieces, partition.blocks[0], partition.blocks[-1]
     groups = ShapeGroups(pieces, pieces).members
     vectors = [shape for shape in groups if sum(n > 1 for n in shape) <= 1]
@@ -129,7 +129,7 @@ class FlowPass(nn.Module):
     def _locate(
         self, partition: Partition, kind: str, held: ShapeGroups, wanted: list[list[str]]
     ) -> None:
-        """Where the parameters of each cluster's pieces are: groups, rows in them, connections."""
+        """Locate the parameters of each cluster's pieces: groups, rows in them, connections."""
         members = list(held.members.values())
         self.groups[kind] = []
         for cluster, names in enumerate(wanted):
@@ -157,7 +157,7 @@ class FlowPass(nn.Module):
         connections: Sequence[nn.Linear],
         decoders: Coders,
     ) -> dict[str, Any]:
-        """The map's parameters cluster by cluster: alpha and mu of its first block, and layers."""
+        """Return the map's parameters, cluster by cluster."""
         return {
             "first": [self._first(c, *first) for c in self.clusters],
             "encoders": [self._layers("encoder", i, encoders) for i in range(len(self.clusters))],
@@ -179,7 +179,7 @@ class FlowPass(nn.Module):
         return [self.sigma(alpha), mu]
 
     def _layers(self, kind: str, cluster: int, coders: Coders) -> list[Layer] | None:
-        """One stack of layers for all the encoders or decoders of a cluster."""
+        """Return one stack of layers for all the encoders or decoders of a cluster."""
         stacks = [coders[i] for i in self.groups[kind][cluster]]
         rows: Tensor | None = getattr(self, f"{kind}_rows_{cluster}")
         c = self.clusters[cluster]
@@ -193,7 +193,7 @@ class FlowPass(nn.Module):
         ] or None
 
     def _connect(self, linears: Sequence[nn.Linear]) -> list[Tensor]:
-        """All connections as one matrix in the clusters' order, zero where a block must not see."""
+        """Return all connections as one matrix, zero where a block must not see another."""
         seen = linears[-1].in_features
         weight = torch.cat([pad(c.weight, (0, seen + 1 - c.in_features)) for c in linears])
         bias = torch.cat([c.bias for c in linears])
@@ -202,7 +202,7 @@ class FlowPass(nn.Module):
         return [weight, pad(bias, (0, 1)).index_select(0, outputs)]
 
     def forward_pass(self, z: list[Tensor], p: Prepared) -> tuple[list[Tensor], FlowTrace]:
-        """Phi, and what the backward pass reads."""
+        """Return phi, and what the backward pass reads."""
         x = self.packing.pack(z)
         points = x[0].shape[1]
         encoders = [
@@ -243,7 +243,7 @@ class FlowPass(nn.Module):
     def backward_pass(
         self, grads: list[Tensor], p: Prepared, trace: FlowTrace
     ) -> tuple[list[Tensor], dict[str, Any]]:
-        """The gradients in z and in what was prepared."""
+        """Return the gradients in z and in what was prepared."""
         given = [tensor.mT for tensor in self.packing.pack(grads)]
         to_z = [grad * scale for grad, scale in zip(given, trace.scales, strict=True)]
         to_first: list[Any] = []
@@ -274,7 +274,7 @@ class FlowPass(nn.Module):
     def _embed_backward(
         self, to_inputs: list[Tensor], to_z: list[Tensor], p: Prepared, trace: FlowTrace
     ) -> tuple[Any, list[Any]]:
-        """The gradients in connections and encoders; adds to those in z what came through them."""
+        """Return the gradients in connections and encoders, and add theirs to those in z."""
         to_encoders: list[Any] = [None] * len(to_z)
         if trace.embedding is None or trace.inputs is None:
             return None, to_encoders

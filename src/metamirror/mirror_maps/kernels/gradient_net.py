@@ -28,13 +28,13 @@ Operands = list[Tensor]
 
 
 def logistic_form(matrix: Tensor, offset: Tensor, weight: Tensor, tau: Tensor) -> list[Tensor]:
-    """A, c and w in A'(w (2 logistic(Au + c) - 1)), of A'(w tau tanh((Au + c) / tau))."""
+    """Rewrite A'(w tau tanh((Au + c) / tau)) as A'(w (2 logistic(Au + c) - 1)): A, c, w."""
     shape = [-1, *[1] * (matrix.dim() - 1)] if tau.dim() else []
     return [matrix * (2 / tau.view(shape)), offset * (2 / tau), weight * tau.square() / 2]
 
 
 def applied(s: Matrix, x: Tensor, *, transpose: bool = False) -> tuple[Tensor, Operands]:
-    """Sx, or S'x, and what its derivative reads."""
+    """Return Sx, or S'x, and what its derivative reads."""
     if isinstance(s, Tensor):
         return s.unsqueeze(-1) * x.mT, [x.mT]
     found, operands = product(x, transposed(s) if transpose else s)
@@ -44,7 +44,7 @@ def applied(s: Matrix, x: Tensor, *, transpose: bool = False) -> tuple[Tensor, O
 def applied_backward(
     grad: Tensor, s: Matrix, operands: Operands, *, transpose: bool = False
 ) -> tuple[Tensor, list[Tensor]]:
-    """The gradients in x and in S."""
+    """Return the gradients in x and in S."""
     if isinstance(s, Tensor):
         return grad * s.unsqueeze(-1), [over_points(grad * operands[0])]
     back, to_s = product_backward(grad, transposed(s) if transpose else s, operands)
@@ -53,14 +53,14 @@ def applied_backward(
 
 
 def bent(hidden: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """The logistic, and w (2 logistic - 1)."""
+    """Return the logistic, and w (2 logistic - 1)."""
     logistic = torch.sigmoid(hidden)
     weight = weight.unsqueeze(-1)
     return logistic, torch.addcmul(-weight, weight, logistic, value=2)
 
 
 def bent_backward(grad: Tensor, logistic: Tensor, weight: Tensor) -> tuple[Tensor, Prepared]:
-    """The gradients in what was bent, and in the offset and the weight."""
+    """Return the gradients in what was bent, and in the offset and the weight."""
     # 2 logistic' = 2 logistic (1 - logistic).
     slope = torch.addcmul(logistic, logistic, logistic, value=-1)
     to_hidden = (2 * weight.unsqueeze(-1) * grad).mul_(slope)
@@ -69,12 +69,12 @@ def bent_backward(grad: Tensor, logistic: Tensor, weight: Tensor) -> tuple[Tenso
 
 
 def over_points(grad: Tensor) -> Tensor:
-    """The gradient in what all points share."""
+    """Return the gradient in what all points share."""
     return grad.sum(-1) if grad.shape[-1] > 1 else grad.squeeze(-1)
 
 
 def summed(one: Sequence[Tensor], other: Sequence[Tensor]) -> list[Tensor]:
-    """Pair by pair."""
+    """Add two lists pair by pair."""
     return [a + b for a, b in zip(one, other, strict=True)]
 
 
@@ -114,7 +114,7 @@ class NetPass:
         self.packing = Packing(sizes, list(groups.members.values()))
 
     def forward_pass(self, z: list[Tensor], p: Prepared) -> tuple[list[Tensor], NetTrace]:
-        """Phi, and what the backward pass reads."""
+        """Return phi, and what the backward pass reads."""
         x = self.packing.pack(z)
         u, scaled = _unzip(applied(s, x_i) for s, x_i in zip(p["scalings"], x, strict=True))
         layers: list[HiddenTrace | None] = [None] * len(u)
@@ -136,7 +136,7 @@ class NetPass:
     def backward_pass(
         self, grads: list[Tensor], p: Prepared, trace: NetTrace
     ) -> tuple[list[Tensor], dict[str, Any]]:
-        """The gradients in z and in what was prepared."""
+        """Return the gradients in z and in what was prepared."""
         scalings = p["scalings"]
         given = [grad.mT for grad in self.packing.pack(grads)]
         to_bracket, to_turned = _unzip(
@@ -166,7 +166,7 @@ class NetPass:
 
     @staticmethod
     def _hidden(u: Tensor, layer: Prepared) -> tuple[Tensor, HiddenTrace]:
-        """The hidden layers of one group; several read, and add to, the same tensor."""
+        """Return the hidden layers of one group; several read, and add to, the same tensor."""
         read, forth = applied(layer["factors"], u)
         logistic, pushed = bent(read + layer["offset"].unsqueeze(-1), layer["weight"])
         found, back = applied(layer["factors"], pushed.mT, transpose=True)
@@ -185,7 +185,7 @@ class NetPass:
 
     @staticmethod
     def mixed(u: list[Tensor], p: Prepared) -> tuple[Tensor, Tensor, list[Tensor], list[Operands]]:
-        """Twice the argument of the coupling's tanh, (units, points); the embedding; its parts."""
+        """Return twice the argument of the coupling's tanh, the embedding, and its parts."""
         codes, operands = _unzip(applied(e, x) for e, x in zip(p["encoders"], u, strict=True))
         embedding = torch.cat([code.flatten(0, 1) for code in codes])
         hidden = torch.addmm(p["offset"].unsqueeze(-1), p["mixing"], embedding)

@@ -25,12 +25,12 @@ class Pass(Protocol):
     """The two directions of a map, over several points at once."""
 
     def forward_pass(self, z: list[Tensor], prepared: Tree) -> tuple[list[Tensor], Any]:
-        """Phi for z, each (points, numbers), and what the backward pass wants to know."""
+        """Return phi for z, each (points, numbers), and what the backward pass reads."""
 
     def backward_pass(
         self, grads: list[Tensor], prepared: Tree, trace: Any
     ) -> tuple[list[Tensor], Tree]:
-        """The gradients in z and in what was prepared."""
+        """Return the gradients in z and in what was prepared."""
 
 
 class _OnePass(torch.autograd.Function):
@@ -60,7 +60,7 @@ class _OnePass(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, call: _Call, *tensors: Tensor) -> Any:
-        """The axis of `torch.func.vmap` becomes that of the points."""
+        """Turn the axis of `torch.func.vmap` into that of the points."""
         dims, count = in_dims[1:], call.count
         if any(d is not None for d in dims[count:]):
             # Each entry of the axis has a map of its own: there is nothing to share.
@@ -115,6 +115,6 @@ class _Call:
 
 
 def one_operation(g: Pass, z: Sequence[Tensor], prepared: Tree) -> list[Tensor]:
-    """Phi for z, tensor by tensor, of a map that is given as its two passes."""
+    """Return phi for z, tensor by tensor, of a map that is given as its two passes."""
     call = _Call(g, 1, len(z), prepared)
     return list(call((*z, *tensors_in(prepared))))

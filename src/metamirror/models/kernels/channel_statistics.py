@@ -42,7 +42,7 @@ def _is_enough(rows: int, images: int, height: int) -> bool:
 def merged(
     statistics: Sequence[tuple[Tensor, Tensor]], sizes: Sequence[int]
 ) -> tuple[Tensor, Tensor]:
-    """The statistics of a whole from those of its parts, without a difference of squares."""
+    """Return the statistics of a whole from those of its parts, without a difference of squares."""
     if len(sizes) == 1:
         return statistics[0]
     means, variances = (torch.stack(each) for each in zip(*statistics, strict=True))

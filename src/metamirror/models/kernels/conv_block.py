@@ -42,7 +42,7 @@ def _convolve(x: Tensor, weight: Tensor) -> Tensor:
 def _adjoints(
     grad: Tensor, x: Tensor, weight: Tensor, wanted: tuple[bool, bool]
 ) -> tuple[Tensor | None, Tensor | None]:
-    """A convolution's derivatives in x and in its weight, those that are wanted."""
+    """Return a convolution's derivatives in x and in its weight, those that are wanted."""
     few = wanted[1] and grad.numel() <= FEW * grad.shape[1]
     mask = [wanted[0], wanted[1] and not few, False]
     by_x, by_weight, _ = convolution_backward(
@@ -56,7 +56,7 @@ FEW = 256
 
 
 def _by_weight(grad: Tensor, x: Tensor) -> Tensor:
-    """The derivative in the weight as one matrix product with the unfolded input."""
+    """Return the derivative in the weight as one matrix product with the unfolded input."""
     channels, filters = x.shape[1], grad.shape[1]
     patches = F.pad(x, (1, 1, 1, 1)).unfold(2, 3, 1).unfold(3, 3, 1).permute(0, 2, 3, 4, 5, 1)
     product = patches.reshape(-1, 9 * channels).t() @ flat(grad).view(-1, filters)
@@ -105,7 +105,7 @@ class ConvolveBackward(Function):
 
 
 def refuse_a_third_derivative() -> None:
-    """Raises inside the second derivative where a graph of it is asked for."""
+    """Raise inside the second derivative where a graph of it is asked for."""
     # torch's once_differentiable would be passed over in silence by torch.autograd.grad.
     if torch.is_grad_enabled():
         raise RuntimeError(
@@ -115,12 +115,12 @@ def refuse_a_third_derivative() -> None:
 
 
 def flat(x: Tensor) -> Tensor:
-    """A channels-last tensor as the vector that it is in memory."""
+    """Return a channels-last tensor as the vector that it is in memory."""
     return x.permute(0, 2, 3, 1).reshape(-1)
 
 
 def places_in_memory(y: Tensor, places: Tensor) -> Tensor:
-    """Where maxima stand in channels-last y, from where max-pooling says they are in an image."""
+    """Convert max-pooling's indices within an image to places in channels-last memory."""
     # Whole numbers of 32 bits, where they suffice, are multiplied several at a time.
     kind = torch.int32 if y.numel() < 2**31 else torch.int64
     starts = _starts(*y.shape, y.device, kind)
@@ -141,7 +141,7 @@ def _by_channel(vector: Tensor) -> Tensor:
 
 
 def _sums(a: Tensor, b: Tensor, centre: Tensor) -> tuple[Tensor, Tensor]:
-    """Sums of a and of a * (b - centre) over each channel, in one pass over memory.
+    """Sum a and a * (b - centre) over each channel, in one pass over memory.
 
     They are what batch normalisation's own backward computes for its shift and scale.
     """

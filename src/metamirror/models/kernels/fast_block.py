@@ -37,7 +37,7 @@ def fast_block(x: Tensor, weight: Tensor, bias: Tensor | None, norm: BatchNorm) 
 
 
 def convolved_and_pooled(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """2x2 maxima of a 3x3 convolution, and the mean and variance of each channel before pooling."""
+    """Return 2x2 maxima of a 3x3 convolution, and each channel's mean and variance before."""
     if x.shape[1] <= MOST_IMAGE_CHANNELS and not x.requires_grad:
         pooled, mean, var = PoolImages.apply(x, weight)  # type: ignore[no-untyped-call]
     else:

@@ -32,20 +32,20 @@ AT_ONCE = 1 << 19
 
 
 def chunks(x: Tensor, filters: int) -> Iterator[slice]:
-    """A few images at a time."""
+    """Yield a few images at a time."""
     images = max(1, AT_ONCE // (filters * x.shape[2] * x.shape[3]))
     for start in range(0, x.shape[0], images):
         yield slice(start, min(start + images, x.shape[0]))
 
 
 def patches(x: Tensor) -> Tensor:
-    """(channels * 9, examples * height * width): what a filter sees at each place."""
+    """Return what a filter sees at each place, (channels * 9, examples * height * width)."""
     padded = F.pad(x, (1, 1, 1, 1)).unfold(2, 3, 1).unfold(3, 3, 1)
     return padded.permute(1, 4, 5, 0, 2, 3).reshape(x.shape[1] * 9, -1)
 
 
 def as_matrix(weight: Tensor) -> Tensor:
-    """(channels * 9, filters)."""
+    """Return the weight as a matrix (channels * 9, filters)."""
     return weight.flatten(1).t().contiguous()
 
 
@@ -74,7 +74,7 @@ def _pool_part(x: Tensor, matrix: Tensor, differentiated: bool) -> tuple[Tensor,
 
 
 def _together(parts: Sequence[Summary], sizes: Sequence[int], area: int) -> Summary:
-    """The summary of all images, from those of parts; sizes are numbers of images."""
+    """Return the summary of all images, from those of parts; sizes are numbers of images."""
     means, variances, centres, products, places = zip(*parts, strict=True)
     mean, var = merged(list(zip(means, variances, strict=True)), sizes)
     if centres[0] is None:
