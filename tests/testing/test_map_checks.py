@@ -78,6 +78,21 @@ class FirstOrderSine(torch.autograd.Function):
         return grad * ctx.saved_tensors[0].cos()
 
 
+class NotFinite(Right):
+    def forward(self, z, prepared=None):
+        return {name: t / 0 for name, t in z.items()}
+
+
+class BranchesOnValues(Right):
+    def forward(self, z, prepared=None):
+        return super().forward(z, prepared) if z["b"].sum().item() else z
+
+
+class MakesTensorsElsewhere(Right):
+    def forward(self, z, prepared=None):
+        return {n: t + torch.zeros(t.shape) for n, t in super().forward(z, prepared).items()}
+
+
 class Rotates(Right):
     def forward(self, z, prepared=None):
         return {**super().forward(z, prepared), "b": z["b"].roll(1) + 2 * z["b"]}
@@ -123,6 +138,9 @@ class CallsItsScaleConstant(Right):
         (ForgetsWhatWasPrepared, "differs from g"),
         (StopsTheGradient, "first derivative of g by the map's parameters is wrong"),
         (StopsTheSecondDerivative, "second derivative of g by z is wrong"),
+        (NotFinite, "g\\(z\\) is not finite"),
+        (BranchesOnValues, "under torch.func.vmap g\\(z\\) fails: do not branch"),
+        (MakesTensorsElsewhere, "on the meta device fails"),
         (Rotates, "differs from its transpose by"),
         (Decreases, "has the eigenvalue -"),
         (Bends, "is_linear is True, but the Jacobian changes"),
@@ -136,6 +154,16 @@ def test_what_is_wrong_is_named(wrong, words):
     check_mirror_map(Right())
     with pytest.raises(AssertionError, match=words):
         check_mirror_map(wrong())
+
+
+def test_what_a_map_leaves_out_is_not_checked():
+    class Bare(MirrorMap):
+        def forward(self, z, prepared=None):
+            return {name: 2 * t + t.tanh() for name, t in z.items()}
+
+    check_mirror_map(Bare(), Z)
+    with pytest.raises(AssertionError, match="Linear is no MirrorMap"):
+        check_mirror_map(nn.Linear(2, 2), Z)
 
 
 def test_the_map_is_left_as_it_was():

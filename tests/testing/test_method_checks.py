@@ -11,7 +11,15 @@ from torch import nn
 import metamirror as mm
 from metamirror.methods import Parts
 from metamirror.testing import check_method
-from metamirror.testing.methods import check_learning, check_meta_gradient, check_start, registered
+from metamirror.testing.methods import (
+    check_learning,
+    check_meta_device,
+    check_meta_gradient,
+    check_start,
+    check_step,
+    check_vmap,
+    registered,
+)
 from metamirror.testing.networks import smooth_mlp, tasks_of
 
 
@@ -38,6 +46,27 @@ class Dead(Scaled):
         return {name: (self.s + 0 * self.idle).exp() * g for name, g in grad.items()}
 
 
+class ForgetsAParameter(Scaled):
+    def direction(self, grad, prepared):
+        return dict(list(super().direction(grad, prepared).items())[:-1])
+
+
+class DrawsByItself(Scaled):
+    def direction(self, grad, prepared):
+        return {n: g * torch.rand(()) for n, g in super().direction(grad, prepared).items()}
+
+
+class BranchesOnValues(Scaled):
+    def direction(self, grad, prepared):
+        return super().direction(grad, prepared) if grad["head.bias"].sum().item() else grad
+
+
+class MakesTensorsElsewhere(Scaled):
+    def direction(self, grad, prepared):
+        found = super().direction(grad, prepared)
+        return {n: g * torch.ones(g.shape, dtype=g.dtype) for n, g in found.items()}
+
+
 def method(make):
     return replace(
         mm.METHODS["maml"], key="toy", build=lambda model, *_: Parts(model=model, geometry=make())
@@ -52,6 +81,10 @@ def test_a_method_that_is_not_registered_passes_and_stays_unknown():
 @pytest.mark.parametrize(
     ("make", "check", "words"),
     [
+        (ForgetsAParameter, check_step, "must return every parameter"),
+        (DrawsByItself, check_step, "adapts differently with the same seed"),
+        (BranchesOnValues, check_vmap, "fails under torch.func.vmap: do not branch on values"),
+        (MakesTensorsElsewhere, check_meta_device, "fails on the meta device"),
         (Stopped, check_meta_gradient, "the meta-gradient by geometry is wrong"),
         (lambda: Scaled(0.5), check_start, "does not start as maml"),
         (Dead, check_learning, r"\['geometry.idle'\] have no gradient"),

@@ -81,6 +81,16 @@ class AnswersAnything(Pictures):
         return super().task(abs(step), abs(index))
 
 
+class GivesNothing(Pictures):
+    def task(self, step, index):
+        return None
+
+
+class GivesPlainTuples(Pictures):
+    def task(self, step, index):
+        return tuple(super().task(step, index))
+
+
 class StacksOthers(Pictures):
     def stack(self, step, indices):
         return super().stack(step, [2 * i for i in indices])
@@ -98,6 +108,8 @@ class StacksOthers(Pictures):
         (TooManyOutputs, r"no support example of the labels \[2\]"),
         (LabelsOutOfRange, "holds the label 3"),
         (AnswersAnything, r"task\(-1, 0\) gives a task"),
+        (GivesNothing, r"stream\[0\] fails: task\(step, index\) must return Task"),
+        (GivesPlainTuples, "is no Task"),
         (StacksOthers, r"task 1 of stream\[1\] is not stream.task\(1, 1\)"),
     ],
 )

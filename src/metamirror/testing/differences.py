@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -12,6 +13,16 @@ def require(condition: bool, message: str) -> None:
     """Raise AssertionError with the message unless the condition holds, also under `python -O`."""
     if not condition:
         raise AssertionError(message)
+
+
+@contextmanager
+def named(what: str, way_out: str) -> Iterator[None]:
+    """Turn an error inside the block into an AssertionError that says what fails."""
+    try:
+        yield
+    except (RuntimeError, KeyError, TypeError) as error:
+        words = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise AssertionError(f"{what}: {way_out}. {words}") from error
 
 
 def move(tensors: Sequence[Tensor], by: float, seed: int) -> list[Tensor]:

@@ -15,7 +15,7 @@ from metamirror.core.learner import Learner
 from metamirror.core.tasks import Batch, Params, Task
 from metamirror.methods import METHODS, Method, make_learner
 from metamirror.storage.learner_file import load, save
-from metamirror.testing.differences import check_slope, move, require
+from metamirror.testing.differences import check_slope, move, named, require
 from metamirror.testing.networks import smooth_conv, smooth_mlp, tasks_of
 
 
@@ -44,6 +44,7 @@ def check_method(
     """
     with registered(method) as spec, torch.random.fork_rng(devices=[]):
         for model, tasks in ((smooth_mlp(), tasks_of((6,))), (smooth_conv(), tasks_of((1, 8, 8)))):
+            check_step(spec, model, tasks)
             if no_finite_differences is None:
                 check_meta_gradient(spec, model, tasks, straight_through)
             if starts_as is not None:
@@ -71,6 +72,20 @@ def registered(method: str | Method) -> Iterator[str]:
         METHODS.update(before)
 
 
+def check_step(spec: str, model: nn.Module, tasks: Task) -> None:
+    """Check that a step keeps names and shapes, and is the same when it is taken again."""
+    learner = moved(spec, model)
+    way_out = "direction and step must return every parameter, in its own shape"
+    with named(f"{spec} cannot take a step", way_out):
+        params, again = (learner.adapt(_first(tasks), seed=0).params for _ in range(2))
+    forms = [{n: tuple(t.shape) for n, t in p.items()} for p in (learner.theta(), params)]
+    require(forms[0] == forms[1], f"{spec} goes from {forms[0]} to {forms[1]}: {way_out}")
+    require(
+        all(torch.equal(p, again[name]) for name, p in params.items()),
+        f"{spec} adapts differently with the same seed: draw noise in `draw`, with its generator",
+    )
+
+
 def check_meta_gradient(
     spec: str, model: nn.Module, tasks: Task, straight_through: str | None = None
 ) -> None:
@@ -85,7 +100,7 @@ def check_learner_gradient(
     grads = meta_gradient(learner, tasks)
     left_out = straight_through or "nothing"
     named = {n: p for n, p in learned(learner).items() if not n.startswith(left_out)}
-    for part in ("model.", "geometry.", "prior."):
+    for part in ("model.", "geometry.", "start.", "prior."):
         if chosen := {name: p for name, p in named.items() if name.startswith(part)}:
             check_slope(
                 lambda: learner.meta_loss(tasks, seeds=_seeds(tasks)),
@@ -111,9 +126,9 @@ def check_start(spec: str, model: nn.Module, tasks: Task, starts_as: str = "maml
 
 def check_vmap(spec: str, model: nn.Module, tasks: Task) -> None:
     """Check that tasks under vmap give the meta-gradient that they give one after the other."""
-    loop, stacked = (
-        meta_gradient(moved(spec, model, vectorize=vectorize), tasks) for vectorize in (False, True)
-    )
+    loop = meta_gradient(moved(spec, model), tasks)
+    with named(f"{spec} fails under torch.func.vmap", "do not branch on values"):
+        stacked = meta_gradient(moved(spec, model, vectorize=True), tasks)
     error = relative_difference(stacked, loop)
     require(
         error < 1e-10,
@@ -125,7 +140,9 @@ def check_vmap(spec: str, model: nn.Module, tasks: Task) -> None:
 def check_meta_device(spec: str, model: nn.Module, tasks: Task) -> None:
     """Check that the method makes every tensor where its inputs are."""
     there = Task(*(Batch(b.x.to("meta"), b.y.to("meta")) for b in tasks))
-    grads = meta_gradient(make_learner(spec, copy.deepcopy(model).to("meta"), steps=2), there)
+    learner = make_learner(spec, copy.deepcopy(model).to("meta"), steps=2)
+    with named(f"{spec} fails on the meta device", "make every tensor where its inputs are"):
+        grads = meta_gradient(learner, there)
     for name, grad in grads.items():
         require(grad.is_meta, f"{spec}: the gradient of {name} is not on the meta device")
 

@@ -7,7 +7,7 @@ import torch
 from metamirror.core.checks import check_labels, check_task
 from metamirror.core.tasks import Batch, Task
 from metamirror.data.task_stream import TaskStream
-from metamirror.testing.differences import require
+from metamirror.testing.differences import named, require
 
 
 def check_task_stream(stream: TaskStream) -> None:
@@ -27,7 +27,9 @@ def check_task_stream(stream: TaskStream) -> None:
 
 def check_form(stream: TaskStream) -> None:
     """Check shapes, labels and values against what the stream says of itself."""
-    tasks = stream[0]
+    with named("stream[0] fails", "task(step, index) must return Task(Batch(x, y), Batch(x, y))"):
+        tasks = stream[0]
+        require(isinstance(stream.task(0, 0), Task), "stream.task(0, 0) is no Task: return a Task")
     try:
         check_task(tasks)
         for name, batch in zip(("support", "query"), tasks, strict=True):
