@@ -18,6 +18,7 @@ HARD = {
     "too large": [1e308, -1e308],
     "too small": [1e-320, 1.0],
     "all equal": [5.0, 5.0],
+    "equal but for rounding": [0.009999999999999997, 0.009999999999999998, 0.009999999999999997],
     "negative": [-1.0, 0.0],
     "far apart": [1e-30, 1e30],
 }
@@ -30,6 +31,8 @@ def test_any_values_can_be_drawn(values: list[float], log: bool):
     line_chart([Series("a", STYLE, points, values)], title="t", x_label="x", log=log)
     rows = [("a", [Dot("a", STYLE, value, value, math.inf) for value in values])]
     dot_chart(rows, title="t", x_label="x", log=log, mark=1.0)
+    rows = [("a", [Dot("a", STYLE, value)]) for value in values] or [("a", [])]
+    dot_chart(rows, title="t", x_label="x", log=log)
 
 
 def test_a_line_is_drawn_where_its_values_are():
