@@ -50,10 +50,12 @@ def test_a_method_of_ones_own_works_in_every_command(capsys):
         ("inspect", "run", "--tasks", "1", "--points", "1"),
         ("convergence", "run", "--tasks", "2", "--out", "figure"),
         ("train", "--resume", "--out", "run", "--iterations", "3"),
+        ("report", "."),
     ):
         forget()
         assert main([*words, *given]) == 0, capsys.readouterr().err
     assert load_config(Path("run")).imports == ("mymethods",)
+    assert "cannot be inspected" not in Path("report.html").read_text("utf-8")
 
 
 @pytest.mark.parametrize(

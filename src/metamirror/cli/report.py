@@ -64,6 +64,7 @@ def report(
     folder: Annotated[Path, tyro.conf.Positional],
     inspect_seconds: float = 60.0,
     data_dir: DataDir = None,
+    imports: Imports = (),
 ) -> None:
     """Write one self-contained HTML page, report.html, from a folder of runs.
 
@@ -75,4 +76,5 @@ def report(
         folder: the folder of the runs; the page goes into it.
         inspect_seconds: how long the learned geometries may be inspected; 0 for not at all.
     """
+    import_modules(imports)
     print(f"written: {write_report(folder, inspect_seconds=inspect_seconds, data_dir=data_dir)}")
