@@ -83,6 +83,22 @@ def test_one_rank_that_is_asked_to_stop_stops_all(stops: tuple[bool, bool]):
     assert bool(torch.stack(said).sum(0)[-1] > 0) is any(stops)
 
 
+@pytest.mark.parametrize(
+    ("changes", "adjoint", "vectorize"),
+    [
+        ({}, "unrolled", True),
+        ({"recompute": True}, "rematerialised", False),
+        ({"method": "maml:adjoint=rematerialised"}, "rematerialised", False),
+        ({"autocast": "bf16"}, "unrolled", False),
+        ({"first_order": True, "recompute": True}, "first", True),
+    ],
+)
+def test_tasks_are_vectorised_where_the_adjoint_can_be(changes, adjoint: str, vectorize: bool):
+    config = small(**changes)
+    settings = build_learner(config, build_stream(config, "train")).settings
+    assert (settings.adjoint.name, settings.vectorize) == (adjoint, vectorize)
+
+
 def test_start_and_geometry_have_step_sizes_of_their_own():
     config = small(method="metasgd", optimizer="sgd", outer_lr=0.5, geometry_lr=0.25, momentum=0.0)
     learner = build_learner(config, build_stream(config, "train"))

@@ -58,11 +58,6 @@ def build_learner(
     device = device or torch.device("cpu")
     torch.manual_seed(config.seed)
     model = build_model(config, stream).to(getattr(torch, config.dtype))
-    vectorize = config.vectorize
-    if vectorize is None:
-        # Small operations gain by vmap, a CPU's convolutions lose.
-        slower = device.type == "cpu" and any(isinstance(m, nn.Conv2d) for m in model.modules())
-        vectorize = not config.recompute and not slower
     learner = make_learner(
         config.method,
         model,
@@ -71,10 +66,16 @@ def build_learner(
         first_order=config.first_order,
         norm=config.norm,
         prior=config.prior,
-        vectorize=vectorize and config.autocast == "none",
-        recompute=config.recompute,
+        vectorize=config.vectorize is True and config.autocast == "none",
+        # Runs from before the adjoint slot may have both, and the result is that of first order.
+        recompute=config.recompute and not config.first_order,
     )
     use_precision(learner, config)
+    if config.vectorize is None:
+        # Small operations gain by vmap, a CPU's convolutions lose.
+        slower = device.type == "cpu" and any(isinstance(m, nn.Conv2d) for m in model.modules())
+        able = learner.settings.adjoint.vectorizes and learner.settings.autocast is None
+        learner.configure(vectorize=able and not slower)
     return learner.to(device)
 
 
