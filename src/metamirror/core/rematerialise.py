@@ -55,8 +55,8 @@ class _Recomputed(Function):
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
         if torch.is_grad_enabled():
             raise RuntimeError(
-                "the meta-gradient of recomputed steps cannot be differentiated again: leave "
-                "recompute off"
+                "the meta-gradient of rematerialised steps cannot be differentiated again: choose "
+                "the adjoint unrolled"
             )
         own = [t.detach().requires_grad_(t.requires_grad) for t in ctx.saved_tensors]
         state, devices, device_states = ctx.random

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -61,6 +61,7 @@ class FewShotClassifier(FewShotEstimator):
     _estimator_type: ClassVar[Literal["classifier", "regressor"]] = "classifier"
 
     start: Start = "glyphs-blockiaf"
+    _: KW_ONLY
     calibrate: bool = False
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:

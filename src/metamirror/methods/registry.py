@@ -22,8 +22,8 @@ class Parts:
     model: nn.Module
     geometry: Geometry[Any] | None = None
     objective: Objective | None = None
-    start: Start | None = None
     adapts: list[str] | None = None
+    start: Start | None = None
 
 
 @dataclass(frozen=True)
