@@ -142,10 +142,6 @@ def dot_chart(
     if log:
         _make_log(axes, "x")
     dots = [dot for _, own in rows for dot in own]
-    drawn = _drawable(np.array([dot.value for dot in dots if math.isfinite(dot.value)]), log)
-    if log and drawn.size and drawn.max() < 1.01 * drawn.min():
-        # Step sizes that rounding alone tells apart, as MAML's: matplotlib finds no room for them.
-        axes.set_xlim(drawn.min() / 3, drawn.max() * 3)
     for i, (_, own) in enumerate(rows):
         if i:
             axes.axhline(i - 0.5, color=RULE, linewidth=0.7)
@@ -247,7 +243,10 @@ def _finish(axes: Axes, x_label: str) -> None:
 
 
 def _drawable(values: NDArray[np.float64], log: bool) -> NDArray[np.float64]:
-    return values.clip(1 / LARGEST if log else -LARGEST, LARGEST)
+    # In single precision: matplotlib finds no room for an axis between two values that rounding alone
+    # tells apart, as with the step sizes of MAML.
+    values = values.clip(1 / LARGEST if log else -LARGEST, LARGEST)
+    return values.astype(np.float32).astype(np.float64)
 
 
 def _short(name: str) -> str:
