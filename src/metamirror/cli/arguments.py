@@ -35,7 +35,7 @@ SHARED = {"run": RunFolder, "runs": Runs, "name": Name, "data_dir": DataDir}
 def bound(function: Callable[..., Any], *left_out: str, **defaults: Any) -> Callable[..., Any]:
     """Return a function of the same arguments that binds them, and leaves the call to the command.
 
-    So a complaint about flags is told from one of the call.
+    Errors in the flags are then raised before the call, apart from its own.
     """
 
     def bind(*args: Any, **kwargs: Any) -> functools.partial[Any]:

@@ -96,8 +96,9 @@ def parse(arguments: Sequence[str]) -> Callable[[], None]:
         if not stop.code:
             raise
         # tyro draws a box around its complaint, and its hook for another form is not stable yet; a
-        # plain line serves terminals and logs alike.
-        plain = re.sub(r"[\u2500-\u257f]|-{3,}", " ", complaint.getvalue()).split()
+        # plain line serves terminals and logs alike. The box's title repeats what is in it.
+        boxed = re.sub(r"^\u256d.*$", "", complaint.getvalue(), flags=re.MULTILINE)
+        plain = re.sub(r"[\u2500-\u257f]|-{3,}", " ", boxed).split()
         raise ValueError(" ".join(plain)) from None
 
 

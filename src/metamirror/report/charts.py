@@ -243,8 +243,8 @@ def _finish(axes: Axes, x_label: str) -> None:
 
 
 def _drawable(values: NDArray[np.float64], log: bool) -> NDArray[np.float64]:
-    # In single precision: matplotlib finds no room for an axis between two values that rounding alone
-    # tells apart, as with the step sizes of MAML.
+    # In single precision: matplotlib finds no room for an axis between values that differ only by
+    # rounding, such as the step sizes of MAML.
     values = values.clip(1 / LARGEST if log else -LARGEST, LARGEST)
     return values.astype(np.float32).astype(np.float64)
 

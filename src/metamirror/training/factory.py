@@ -80,7 +80,7 @@ def build_learner(
 
 
 def extra_parameters(method: str, model: nn.Module) -> int:
-    """Return how many parameters a method learns beside the start; the model may be a meta one."""
+    """Return how many parameters a method learns besides the start; the model may be a meta one."""
     learner = make_learner(method, model)
     learned, start = (
         sum(p.numel() for p in module.parameters() if p.requires_grad)

@@ -125,8 +125,8 @@ def build_optimizer(config: RunConfig, learner: Learner) -> torch.optim.Optimize
     rest = [p for p in learner.parameters() if p.requires_grad and id(p) not in known]
     if config.geometry_lr is not None and not rest:
         raise ValueError(
-            f"geometry_lr is {config.geometry_lr}, but {config.method} learns nothing beside its "
-            f"start: leave it out"
+            f"geometry_lr is {config.geometry_lr}, but {config.method} has no geometry "
+            f"parameters: leave it out"
         )
     rate = config.outer_lr if config.geometry_lr is None else config.geometry_lr
     groups = [
