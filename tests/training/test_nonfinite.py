@@ -207,3 +207,8 @@ def test_a_checkpoint_from_before_the_last_loss_is_read(tmp_path: Path):
         del facts["last_loss"]
         file.write_bytes(tensor_file.pack(tensors, facts))
     train(small(iterations=5), tmp_path, resume=True)
+
+
+def test_a_run_that_skipped_every_step_is_not_done(tmp_path: Path):
+    with pytest.raises(ValueError, match=r"maml has learned nothing: .* of all 3 steps"):
+        train(small(on_nonfinite="skip", lr=1e30, iterations=3), tmp_path)

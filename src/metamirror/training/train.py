@@ -266,7 +266,12 @@ class Run:
         return ", ".join(words)
 
     def check_end(self) -> None:
-        """Refuse to call a run done that has diverged, unless it was told to skip."""
+        """Refuse to call a run done that skipped every step, or diverged where it should stop."""
+        if self.state.skipped and self.state.skipped == self.state.step:
+            raise ValueError(
+                f"{self.config.method} has learned nothing: the meta-loss or meta-gradient of all "
+                f"{self.state.step} steps was not finite; lower lr ({self.config.lr})"
+            )
         exploded = divergence.explosion(self.config, self.state, self.guessing)
         if exploded and self.config.on_nonfinite == "stop":
             raise ValueError(f"{exploded}; {self.out} is kept")
