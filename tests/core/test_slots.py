@@ -9,12 +9,14 @@ import pytest
 import torch
 
 import metamirror as mm
-from metamirror.core.adjoints import Adjoint
+from metamirror.core.adjoints import ADJOINTS, Adjoint
 from metamirror.core.geometry import Geometry, PointState, moved
 from metamirror.core.start import Start
 from metamirror.methods import maml
 from metamirror.testing.methods import meta_gradient, relative_difference
 from metamirror.testing.networks import smooth_mlp
+from metamirror.training.config import RunConfig
+from metamirror.training.factory import build_learner
 from tests.comparing import one
 from tests.networks import image_tasks, point_tasks
 
@@ -144,6 +146,35 @@ def test_a_method_may_have_defaults_which_the_user_overrides(monkeypatch):
     monkeypatch.setitem(mm.METHODS, "mine", method)
     assert mm.make_learner("mine", smooth_mlp()).settings.norm == "inductive"
     assert mm.make_learner("mine", smooth_mlp(), steps=7).steps == 7
+
+
+def test_a_method_may_be_its_prior_and_its_adjoint_in_training_too(monkeypatch):
+    defaults = {"prior": "isotropic:2.0", "adjoint": "first"}
+    monkeypatch.setitem(mm.METHODS, "mine", replace(maml.METHOD, key="mine", defaults=defaults))
+    config = RunConfig("mine", data="sinusoid")
+    learner = build_learner(config, mm.tasks("sinusoid"))
+    assert learner.prior.lam == 2.0
+    assert learner.settings.adjoint.name == "first"
+    assert build_learner(replace(config, prior="isotropic:1"), mm.tasks("sinusoid")).prior.lam == 1
+
+
+@dataclass(frozen=True)
+class Blended(Adjoint):
+    """Stands for an adjoint with numbers of its own."""
+
+    name = "blended"
+    share: float = 0.5
+    terms: int = 3
+
+
+def test_an_adjoint_of_ones_own_is_saved_with_its_numbers(monkeypatch, tmp_path):
+    monkeypatch.setitem(ADJOINTS, "blended", Blended)
+    learner = mm.make_learner("maml", smooth_mlp(), adjoint="blended:share=0.25")
+    assert learner.settings.adjoint == Blended(share=0.25)
+    mm.save(learner, tmp_path)
+    assert mm.load(tmp_path).settings.adjoint == Blended(share=0.25)
+    with pytest.raises(ValueError, match="adjoint blended has no option 'shre'"):
+        mm.make_learner("maml", smooth_mlp(), adjoint="blended:shre=1")
 
 
 OPTIMIZERS = {

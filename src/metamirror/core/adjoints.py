@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from metamirror.core.option_spec import parse_spec, read_options
 from metamirror.core.rematerialise import recomputed
 from metamirror.core.tasks import Params
 
@@ -27,6 +28,12 @@ class Adjoint(ABC):
     """Whether the inner gradient does too, through the Hessian."""
     vectorizes: ClassVar[bool] = True
     """Whether it works under `torch.func.vmap`."""
+
+    @property
+    def spec(self) -> str:
+        """The word from which `make` builds it again, such as `implicit:cg=5,damping=1.0`."""
+        words = ",".join(f"{name}={value}" for name, value in vars(self).items())
+        return f"{self.name}:{words}" if words else self.name
 
     def step(self, step: Callable[..., Any], *args: Any, through: Sequence[Tensor]) -> Any:
         """Run one inner step. `through` holds the meta-learned tensors that it may use."""
@@ -81,16 +88,20 @@ class Detached(Adjoint):
 ADJOINTS: dict[str, type[Adjoint]] = {
     kind.name: kind for kind in (Unrolled, FirstOrder, Rematerialised)
 }
+"""Every adjoint by its name; add one of your own, so that a learner with it can be loaded."""
 
 
 def make(adjoint: Adjoint | str) -> Adjoint:
-    """Return an adjoint from its name.
+    """Return an adjoint from its `spec`: its name, and its fields if it has any.
 
     >>> make("first")
     FirstOrder()
     """
     if isinstance(adjoint, Adjoint):
         return adjoint
-    if adjoint not in ADJOINTS:
+    name, _, words = adjoint.partition(":") if isinstance(adjoint, str) else (adjoint, "", "")
+    if name not in ADJOINTS:
         raise ValueError(f"adjoint is {adjoint!r}; choose from {', '.join(ADJOINTS)}")
-    return ADJOINTS[adjoint]()
+    _, given = parse_spec(":".join([name, *words.split(",")]) if words else name)
+    found: Adjoint = read_options(f"adjoint {name}", ADJOINTS[name], given)
+    return found

@@ -79,8 +79,9 @@ def make_learner(method: str, model: nn.Module, **options: Any) -> Learner:
     common = {name: options.pop(name) for name in COMMON if name in options}
     common |= {name: words.pop(name) for name in COMMON_WORDS if name in words}
     chosen = found.make_options({**words, **options})
+    common = {**found.defaults, **_adjoint(common)}
     prior = common.pop("prior", None)
-    settings = Settings(**{**found.defaults, **_adjoint(common)})
+    settings = Settings(**common)
     parts = found.build(copy.deepcopy(model), chosen, settings)
     if isinstance(prior, str):
         start = learned(parts.model)

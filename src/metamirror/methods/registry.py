@@ -41,7 +41,8 @@ class Method:
         published: the accuracy that the paper's Table 1 lists for it, by shots.
         recipe: settings of the outer level with which its authors trained it, where these are not
             the paper's common ones; `decay_every` is of 60,000 iterations.
-        defaults: settings that the method starts from where the user gives none.
+        defaults: settings, or a prior, that the method starts from where the user gives none.
+            `train` has its own `steps`, `lr` and `norm`, and gives those.
         control: whether it is a baseline or control, which leads no table.
     """
 

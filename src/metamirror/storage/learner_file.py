@@ -75,7 +75,7 @@ def describe(learner: Learner) -> dict[str, Any]:
         "format": FORMAT,
         **learner.config,
         **{name: getattr(learner.settings, name) for name in SETTINGS},
-        "adjoint": learner.settings.adjoint.name,
+        "adjoint": learner.settings.adjoint.spec,
         "prior": None if learner.prior is None else learner.prior.spec or "custom",
         "loss": None if learner.settings.loss is None else "custom",
         "frozen": frozen,

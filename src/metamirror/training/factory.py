@@ -65,7 +65,7 @@ def build_learner(
         lr=config.lr,
         first_order=config.first_order,
         norm=config.norm,
-        prior=config.prior,
+        **({} if config.prior is None else {"prior": config.prior}),
         vectorize=config.vectorize is True and config.autocast == "none",
         # Runs from before the adjoint slot may have both, and the result is that of first order.
         recompute=config.recompute and not config.first_order,
