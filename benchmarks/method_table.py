@@ -81,13 +81,14 @@ def pictures(results: Path) -> str:
 
 
 def _side_by_side(columns: dict[str, dict[str, str]]) -> str:
-    """A line for every method, and for every variant that was measured."""
-    if not any(columns.values()):
+    """A line for every method and variant that was measured."""
+    measured = {label for found in columns.values() for label in found}
+    if not measured:
         return NOTHING
-    variants = {label for found in columns.values() for label in found if ":" in label}
+    variants = sorted(label for label in measured if ":" in label)
     rows = [
         (f"`{label}`", *(found.get(label, UNKNOWN) for found in columns.values()))
-        for label in (*METHODS, *sorted(variants))
+        for label in (*(key for key in METHODS if key in measured), *variants)
     ]
     return markdown(("method", *columns), rows)
 

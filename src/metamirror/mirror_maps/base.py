@@ -77,13 +77,13 @@ class ContractionMap(MirrorMap):
             reach = math.exp(self.log_range)
             return ((1 - self.rho) / reach, (1 + self.rho) * reach)
         self.check_parameters()
-        return self.current_bounds()
+        return self._current_bounds()
 
     @abstractmethod
-    def current_bounds(self) -> Bounds:
+    def _current_bounds(self) -> Bounds:
         """Return the bounds that the present parameters give."""
 
-    def solve(
+    def _solve(
         self, targets: list[Tensor], offsets: Callable[[list[Tensor]], list[Tensor]]
     ) -> list[Tensor]:
         r"""Return u with $u + N(u) = t$.

@@ -104,9 +104,9 @@ class Elementwise(ContractionMap):
         p = self.prepare()
         rows = zip(self.groups.stack(phi), self.shift, p["rate"], strict=True)
         targets = [(x - b) / rate for x, b, rate in rows]
-        return self.groups.unstack(self.solve(targets, lambda x: self._offsets(x, p)))
+        return self.groups.unstack(self._solve(targets, lambda x: self._offsets(x, p)))
 
-    def current_bounds(self) -> Bounds:
+    def _current_bounds(self) -> Bounds:
         p = self.prepare()
         lows, highs = [], []
         for rate, weight in zip(p["rate"], p["weight"], strict=True):

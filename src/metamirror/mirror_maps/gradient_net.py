@@ -278,7 +278,7 @@ class GradientNet(ContractionMap):
             for x, b, s_i in zip(self.groups.stack(phi), self.shifts, s, strict=True)
         ]
         ridges = self.ridges()
-        u = self.solve(targets, lambda u: self.offsets(u, *ridges))
+        u = self._solve(targets, lambda u: self.offsets(u, *ridges))
         return self.groups.unstack([Scaling.solve(x, s_i) for x, s_i in zip(u, s, strict=True)])
 
     def potential(self, z: Params) -> Tensor:
@@ -317,7 +317,7 @@ class GradientNet(ContractionMap):
     def constants(self) -> list[nn.Parameter]:
         return list(self.shifts)
 
-    def current_bounds(self) -> Bounds:
+    def _current_bounds(self) -> Bounds:
         down = up = 0.0
         for layer in self.layers:
             if isinstance(layer, HiddenLayer):
