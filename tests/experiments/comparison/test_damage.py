@@ -97,7 +97,7 @@ def test_a_run_whose_errors_are_not_finite_has_failed(changes: dict[str, Any], t
     """Steps that are not finite were skipped, all of them: there is nothing to evaluate."""
     config = small(lr=1e38, iterations=2, on_nonfinite="skip", validate_every=0, **changes)
     job = Job("maml-3shot-seed0", "run", "cells/a", asdict(config), tasks=4, out=str(tmp_path))
-    with pytest.raises(ValueError, match=r"learned nothing: .* of all 2 steps was not finite; lower lr"):
+    with pytest.raises(ValueError, match=r"learned nothing: .* of all 2 steps was not finite"):
         do(job)
 
 
