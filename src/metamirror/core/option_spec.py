@@ -10,7 +10,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 @dataclass(frozen=True)
 class NoOptions:
-    """Of a method or a data set that has none."""
+    """The options of a method or a data set that has none."""
 
 
 def convert(name: str, value: Any, kind: Any) -> Any:

@@ -6,6 +6,7 @@ Without one (the default) the prior is implicit: K steps from a learned start.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 
 import torch
 from torch import Tensor, nn
@@ -13,15 +14,15 @@ from torch import Tensor, nn
 from metamirror.core.tasks import Params
 
 
-class Prior(nn.Module):
+class Prior(nn.Module, ABC):
     """R(phi; theta), added to the support loss. Its parameters are part of theta."""
 
     spec: str | None = None
     """How `make` builds it again; None for a class of the user's own."""
 
+    @abstractmethod
     def forward(self, phi: Params, phi0: Params) -> Tensor:
         """Return the negative log-prior of phi around the learned start phi0, up to a constant."""
-        raise NotImplementedError
 
 
 class Isotropic(Prior):

@@ -1,4 +1,4 @@
-"""From a start and a few examples to a fitted model."""
+"""Fit a model: adapt a start to a few examples."""
 
 from __future__ import annotations
 

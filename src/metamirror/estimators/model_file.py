@@ -34,7 +34,7 @@ from metamirror.training.device import choose_device
 
 FORMAT = 1
 MOST_BYTES = 2**30
-"""Of a file: a ResNet-12 with its geometry and a hundred photographs is far below it."""
+"""The largest file: a ResNet-12 with its geometry and a hundred photographs is far smaller."""
 MOST_WORDS = 2**20
 """Letters of the JSON in its header."""
 
@@ -48,7 +48,7 @@ PARAMETERS: dict[str, Any] = {
     "ink": bool,
     "random_state": int | None,
 }
-"""Of the estimator; a classifier has `calibrate` besides."""
+"""The estimator's parameters; a classifier also has `calibrate`."""
 KIND = Literal["classifier", "regressor"]
 FACTS: dict[str, Any] = {
     "losses": list,

@@ -53,7 +53,7 @@ class Certificate:
 
 
 ROUNDING = 1e3
-"""Of a product with the Jacobian, in units of the precision's eps times the largest slope."""
+"""Rounding of a product with the Jacobian, in units of eps times the largest slope."""
 
 
 def certify(

@@ -19,7 +19,7 @@ from metamirror.data.glyphs.alphabet import Letter
 from metamirror.data.glyphs.faces import FACES, bitmap, files_digest, shows
 
 FORMAT = 1
-"""To be raised with every change that alters pixels or classes."""
+"""The version of the letters; raise it with every change that alters pixels or classes."""
 
 SIDE, SAMPLES = 28, 24
 

@@ -20,7 +20,7 @@ FACES = tuple(
 """The two Display faces are left out: they hold a handful of mathematical signs."""
 
 SIZE = 112
-"""Of the fonts, in pixels to the em: a capital is then about 80 pixels high."""
+"""Font size in pixels to the em: a capital is then about 80 pixels high."""
 
 # In ems: the widest letter of these faces takes 2.1, and some begin left of where they are put.
 _WIDTH, _HEIGHT, _LEFT, _TOP = 4, 3, 1, 1

@@ -1,4 +1,4 @@
-"""From a download to the store: found, checked, decoded once, written as bytes."""
+"""Install a data set: find its images in a download, check and decode them, and store them."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ SMALLEST = 0.2
 FAINTEST = 24
 """Of 255: what differs less than this from the paper is noise, and so is a whole image of it."""
 FLOOR = 0.25
-"""Of the darkest ink: below it there are shadows on the paper."""
+"""The share of the darkest ink below which a mark counts as a shadow on the paper."""
 LONGEST = 128
 """Pixels of the longer side that are looked at: a letter has fewer, and noise goes away."""
 

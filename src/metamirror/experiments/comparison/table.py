@@ -37,7 +37,7 @@ class Row:
     seeds: Sequence[Mapping[str, Any]] = ()  # seed, measure, ci95 and run (a folder) of each
     published: str | None = None  # what the paper's table lists, if it is about these tasks
     difference_to_maml: Mapping[str, Any] | None = None  # paired, as in `difference`
-    extra_parameters: int | None = None  # what is learned beside the start
+    extra_parameters: int | None = None  # what is learned in addition to the start
     seconds_per_iteration: float | None = None  # by the runs' own clocks
     status: str = "missing"  # or "done", or "failed"
     reason: str | None = None  # what is missing, or why it failed
