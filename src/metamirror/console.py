@@ -1,7 +1,5 @@
 """A progress bar on a terminal, plain lines elsewhere; always on standard error."""
 
-from __future__ import annotations
-
 import sys
 import time
 from typing import Any
@@ -59,7 +57,7 @@ class Progress:
             self.row = self.bar.add_task(title, total=total, completed=done, rate="", note="")
         self.began = self.last = time.monotonic()
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> "Progress":
         if self.bar is not None:
             self.bar.start()
         return self

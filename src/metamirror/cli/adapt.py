@@ -1,7 +1,5 @@
 """`metamirror adapt`, `predict` and `export`: a trained start becomes a model of one's own."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """Arguments of commands, each described once: here, or by the library function that takes it."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Callable

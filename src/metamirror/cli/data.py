@@ -1,7 +1,5 @@
 """`metamirror data ...`: list, add, check, show."""
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from functools import partial

@@ -1,7 +1,5 @@
 """`metamirror compare`, `quickstart` and `cost`."""
 
-from __future__ import annotations
-
 import shlex
 import shutil
 import sys

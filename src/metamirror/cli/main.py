@@ -1,7 +1,5 @@
 """The command line. A user's mistake ends with exit code 2 and a line that says what to do."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import importlib

@@ -1,7 +1,5 @@
 """`metamirror playground`."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """`metamirror convergence` and `metamirror report`."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any

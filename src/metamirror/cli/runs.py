@@ -1,7 +1,5 @@
 """`metamirror methods`, `train`, `evaluate` and `inspect`."""
 
-from __future__ import annotations
-
 import os
 import re
 from dataclasses import asdict, dataclass, fields

@@ -1,7 +1,5 @@
 """The adjoint slot: how the outer level differentiates the path of the inner loop."""
 
-from __future__ import annotations
-
 from abc import ABC
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Checks on what users pass in: a mistake is named before it fails deep inside torch."""
 
-from __future__ import annotations
-
 from numbers import Integral, Real
 
 import torch

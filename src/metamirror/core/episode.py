@@ -1,7 +1,5 @@
 """One task as the outer level sees it."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from metamirror.core.adjoints import Adjoint

@@ -1,7 +1,5 @@
 """Files that are either the old ones or the new ones, never something between."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

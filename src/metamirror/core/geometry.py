@@ -1,7 +1,5 @@
 """The geometry slot: how a gradient becomes an update."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, final
 

@@ -1,7 +1,5 @@
 """The inner level of a learner: everything that adapting to one task needs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The one inner loop. Every method of this library runs through `descend`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """A learner: the inner level of a method, and the objective that the outer level minimises."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The default losses: cross-entropy for labels, mean squared error for real targets."""
 
-from __future__ import annotations
-
 from torch import Tensor
 from torch.nn import functional as F
 

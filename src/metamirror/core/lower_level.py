@@ -1,7 +1,5 @@
 """The lower level of one task: what the inner loop minimises."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

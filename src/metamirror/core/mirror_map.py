@@ -4,8 +4,6 @@ A map here is the *inverse* mirror map of the paper, $g = (\nabla h)^{-1}: z \ma
 dual variable that descends to the parameters that the model runs with.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, final

@@ -4,8 +4,6 @@
 written from a mean and a reciprocal root does not.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -19,7 +17,7 @@ Statistics = dict["BatchNorm", list[MeanAndVariance]]
 
 # Context variables, not attributes: two threads may use one model under different protocols.
 _recorded: ContextVar[Statistics | None] = ContextVar("recorded", default=None)
-_fixed: ContextVar[dict[BatchNorm, Iterator[MeanAndVariance]] | None] = ContextVar(
+_fixed: ContextVar[dict["BatchNorm", Iterator[MeanAndVariance]] | None] = ContextVar(
     "fixed", default=None
 )
 

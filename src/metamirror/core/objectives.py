@@ -1,7 +1,5 @@
 """The objective slot: what the outer level minimises, as a scalar to be differentiated."""
 
-from __future__ import annotations
-
 from typing import Protocol
 
 from torch import Tensor

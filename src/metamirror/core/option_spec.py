@@ -1,7 +1,5 @@
 """Values from the words of a command line or the fields of a file, checked against a type."""
 
-from __future__ import annotations
-
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass, fields

@@ -1,7 +1,5 @@
 """The meta-gradient, task by task, so that each task's graph is freed before the next begins."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -51,7 +49,7 @@ class TaskWorkers(Protocol):
         tasks: Sequence[Task],
         noise: Sequence[Params],
         parameters: Sequence[Tensor],
-    ) -> tuple[Prepared, list[Gradients]]:
+    ) -> tuple["Prepared", list[Gradients]]:
         """Return what was prepared, and what `task_gradient` gives for each task, in order."""
 
 

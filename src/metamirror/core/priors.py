@@ -3,8 +3,6 @@ r"""Explicit priors R(phi; theta) of the lower level, eq. (1b) of the paper.
 Without one (the default) the prior is implicit: K steps from a learned start.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 

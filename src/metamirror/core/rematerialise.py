@@ -3,8 +3,6 @@
 A path of K steps then holds K sets of parameters and the graph of one step, instead of K graphs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The settings that every method has in common, in one frozen object."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal, get_args
 

@@ -1,7 +1,5 @@
 """The start slot: where the adaptation to a task begins."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 
 from torch import nn

@@ -4,8 +4,6 @@ Tasks are independent, so that a thread per task uses the cores better than all 
 operation of one task; torch lets go of Python's lock while it computes.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor

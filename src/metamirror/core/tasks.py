@@ -1,7 +1,5 @@
 """Tasks and their batches: the plain values that everything else passes around."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Tensors inside dicts, lists and tuples: what states and prepared values are made of."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Few-shot tasks by name."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from metamirror.data.benchmarks import BENCHMARKS

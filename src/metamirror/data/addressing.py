@@ -1,7 +1,5 @@
 """Random numbers addressed by what they are for, not by when they are drawn."""
 
-from __future__ import annotations
-
 import numpy as np
 
 SPLITS = ("train", "val", "test")

@@ -1,7 +1,5 @@
 """The images of one data set: bytes in one array, and the rows that belong to each class."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

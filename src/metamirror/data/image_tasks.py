@@ -1,7 +1,5 @@
 """Few-shot classification tasks drawn from a set of images, and changes to their images."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
 

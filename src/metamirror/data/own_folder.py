@@ -1,7 +1,5 @@
 """The user's own images: `PATH/{train,val,test}/CLASS/*`, or `PATH/CLASS/*` split at random."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

@@ -4,8 +4,6 @@ A data set of your own is one more row, `DATA_SETS["name"] = DataSet("what it is
 stream=...)` or with `images=...`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path

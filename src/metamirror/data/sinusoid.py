@@ -1,7 +1,5 @@
 """Sinusoid regression of Finn et al. (2017), generated."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

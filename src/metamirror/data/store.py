@@ -4,8 +4,6 @@ The index is written last and atomically, and names its array file. Whatever hap
 leaves what was there untouched; whatever it leaves behind, the next installation removes.
 """
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import math

@@ -1,7 +1,5 @@
 """Tasks by address: (seed, split, step, index) determines each of them."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 

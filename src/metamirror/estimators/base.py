@@ -4,8 +4,6 @@ They keep scikit-learn's conventions without its base classes: its tools ask for
 imported for its tags and its error alone, and only where it is installed.
 """
 
-from __future__ import annotations
-
 import os
 from dataclasses import KW_ONLY, dataclass, fields
 from functools import partial

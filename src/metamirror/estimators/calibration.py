@@ -4,8 +4,6 @@ $p = \mathrm{softmax}(\mathrm{logits} / T)$ with the $T$ that makes the held-out
 (Guo et al., 2017). It changes no prediction.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

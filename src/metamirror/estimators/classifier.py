@@ -1,7 +1,5 @@
 """A few-shot classifier with scikit-learn's conventions: fit on a few examples, predict, save."""
 
-from __future__ import annotations
-
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Literal, Self
 

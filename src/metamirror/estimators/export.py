@@ -5,8 +5,6 @@ statistics, the outputs of the task's classes alone, temperature and softmax. Wh
 cropping and scaling of images, which `estimators.inputs.images` does before.
 """
 
-from __future__ import annotations
-
 import copy
 import io
 import json

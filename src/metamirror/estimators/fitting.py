@@ -1,7 +1,5 @@
 """Fit a model: adapt a start to a few examples."""
 
-from __future__ import annotations
-
 import math
 import threading
 import time

@@ -1,7 +1,5 @@
 """Labels of any kind, and the outputs of a network that stand for them."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Hashable, Sequence

@@ -4,8 +4,6 @@ The file may come from anyone: its size is bounded, what it claims is compared w
 before memory is taken for it, and whatever does not fit ends in a `DamagedFileError`.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A few-shot regressor with scikit-learn's conventions: fit on a few examples, predict, save."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 

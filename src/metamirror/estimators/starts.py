@@ -1,7 +1,5 @@
 """Where an adaptation starts: a learner that ships with the package, one on disk, or an object."""
 
-from __future__ import annotations
-
 import copy
 import os
 from functools import cache

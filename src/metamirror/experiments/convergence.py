@@ -1,7 +1,5 @@
 """The paper's Figure 1: support loss and gradient norm against the inner step k, on new tasks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What each method costs on this machine: time, against MAML's, memory, extra parameters."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import os

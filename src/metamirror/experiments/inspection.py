@@ -1,7 +1,5 @@
 """What geometry a run has learned, and whether it is that of a mirror map."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise

@@ -5,8 +5,6 @@ it, so that the ratio of two times of the same round is worth more than the time
 a process of its own gives each program a peak of memory that is its own.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import multiprocessing

@@ -1,7 +1,5 @@
 """Every method side by side on built-in letters, within a few minutes and without a download."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -73,7 +71,7 @@ def quickstart(minutes: float, out: Path) -> dict[str, Any]:
     return table
 
 
-def _train_in_turns(runs: list[Job], launcher: Launcher, clock: _Clock) -> tuple[int, int]:
+def _train_in_turns(runs: list[Job], launcher: Launcher, clock: "_Clock") -> tuple[int, int]:
     """Train in rounds in which every method advances equally far.
 
     Later rounds are sized by earlier ones. Returns the iterations done, and for how many test tasks

@@ -1,7 +1,5 @@
 """95 % intervals of figures that were taken on the same tasks by runs of several seeds."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Mode products: Kronecker-factored linear maps on tensors, several tensors of a shape at once."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, cast

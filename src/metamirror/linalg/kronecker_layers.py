@@ -8,8 +8,6 @@ before a layer, are behind them after it.
 A layer is a list [factors in the order of their use .., bias]; a stack of them is a list of such.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """The ends of a symmetric operator's spectrum, by Lanczos, from products with it alone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Kronecker factors whose spectral norm is one whatever is learned."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

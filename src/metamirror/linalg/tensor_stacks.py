@@ -1,7 +1,5 @@
 """Tensors of a point gathered into one vector or few stacks, and back."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """The registry. A new method is one file beside this one and one line here."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import fields
 from importlib import import_module

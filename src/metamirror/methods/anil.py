@@ -1,7 +1,5 @@
 """ANIL: only the head adapts. A control: what a method gains, it must gain over this."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import nn

@@ -1,7 +1,5 @@
 """The paper's method: mirror descent whose inverse mirror map is a blockIAF."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -10,8 +10,6 @@ subset of the parameters. For the head alone $JJ^\top = (FF^\top + 11^\top) \oti
 head's inputs: an eigenproblem of the size of the support set.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Beyond the paper: mirror descent whose map is a mirror map by construction."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Literal

@@ -1,7 +1,5 @@
 """MAML: gradient descent from a learned start, eq. (2) of the paper. Every slot at its default."""
 
-from __future__ import annotations
-
 from torch import nn
 
 from metamirror.core.option_spec import NoOptions

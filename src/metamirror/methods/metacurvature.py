@@ -4,8 +4,6 @@ $P(G) = G \times_1 M_o \times_2 M_i \times_3 M_f$ for a convolution kernel flatt
 modes; a vector is multiplied elementwise. All factors start at the identity and are unconstrained.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

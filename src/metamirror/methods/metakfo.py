@@ -7,8 +7,6 @@ at the identity. The non-linear form adds a ReLU stack without biases, so that i
 gradient whatever its size; its last layer starts at zero in one of its two factors.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 r"""MetaSGD: one learned rate per parameter, $\phi \leftarrow \phi - \alpha \odot \nabla L$."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -6,8 +6,6 @@ $W \leftarrow W - \alpha\, m \odot T^\top \nabla_\phi L$. In $V = TW$ the update
 by $T\,\mathrm{diag}(m)\,T^\top$.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 

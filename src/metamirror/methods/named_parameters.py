@@ -1,7 +1,5 @@
 """Which parameters of a model a method works on, by name."""
 
-from __future__ import annotations
-
 from torch import nn
 
 from metamirror.core.tasks import Params

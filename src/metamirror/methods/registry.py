@@ -1,7 +1,5 @@
 """What a method is: filled slots, options, and a line in the table."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any

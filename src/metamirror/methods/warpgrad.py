@@ -5,8 +5,6 @@ The outer level trains them with the start jointly (one query loss after K steps
 trajectory objective: every point of an adaptation, detached, is evaluated by one further step.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise

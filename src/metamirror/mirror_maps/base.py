@@ -1,7 +1,5 @@
 r"""Tools that the mirror maps share."""
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable

@@ -11,8 +11,6 @@ docs/theory.md for the counterexample, and `gradient_net` for maps that are.
 with a hand-written backward pass.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, get_args

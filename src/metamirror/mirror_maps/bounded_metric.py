@@ -1,7 +1,5 @@
 """The quadratic part of a gradient network: S in phi = b + S'[...](Sz), with bounded spectrum."""
 
-from __future__ import annotations
-
 import math
 from typing import Literal, get_args
 

@@ -1,7 +1,5 @@
 """Measure, with Jacobian-vector products alone, whether a map could be a mirror map."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -7,8 +7,6 @@ with (w, t, tau) shared by an output channel c. Since $|w_{ck}| \le \rho / R$, t
 lies in $[1 - \rho, 1 + \rho]$ whatever is learned.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

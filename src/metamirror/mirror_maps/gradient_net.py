@@ -16,8 +16,6 @@ Tensors of equal modes are stacked in a group, here and in `kernels.gradient_net
 the same with a hand-written backward pass.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Mirror descent: a mirror map in the geometry slot."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 """How the index set {1..d} is cut into the ordered blocks of blockIAF."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence

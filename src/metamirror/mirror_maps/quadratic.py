@@ -4,8 +4,6 @@ $h = \frac12\|\cdot\|^2$ is gradient descent, $\frac12\|\cdot\|^2_{P^{-1}}$ a pr
 $g(z) = Pz$.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

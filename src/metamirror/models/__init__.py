@@ -1,7 +1,5 @@
 """Networks to meta-learn. Any other `nn.Module` works as well."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import nn

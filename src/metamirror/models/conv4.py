@@ -1,7 +1,5 @@
 """The four-layer convolutional network of Vinyals et al. (2016), the paper's model."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F

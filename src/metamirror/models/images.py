@@ -1,7 +1,5 @@
 """Images in any common form, made into what a convolution takes."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """A multilayer perceptron, for regression and for flat features."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 

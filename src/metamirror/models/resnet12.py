@@ -1,7 +1,5 @@
 """ResNet-12, the larger backbone of the few-shot literature."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from torch import Tensor, nn

@@ -1,7 +1,5 @@
 """Settings of glibc's and torch's allocators: keep freed memory, take large pages."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import platform

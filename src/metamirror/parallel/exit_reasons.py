@@ -1,7 +1,5 @@
 """Why a process that gave no answer has ended."""
 
-from __future__ import annotations
-
 import signal
 
 

@@ -1,7 +1,5 @@
 """A worker process: it receives tasks and the learner's tensors, and returns gradients."""
 
-from __future__ import annotations
-
 import contextlib
 import pickle
 import signal

@@ -5,8 +5,6 @@ A worker process begins with a copy of the learner, receives its tensors at ever
 when this process does.
 """
 
-from __future__ import annotations
-
 import contextlib
 import multiprocessing
 import pickle
@@ -89,7 +87,7 @@ class TaskPool:
                 self._others.append((process, here))
             there.close()
 
-    def __enter__(self) -> TaskPool:
+    def __enter__(self) -> "TaskPool":
         return self
 
     def __exit__(

@@ -1,7 +1,5 @@
 """What the server answers. Pages come from memory, and no request names a file."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping

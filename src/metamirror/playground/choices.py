@@ -1,7 +1,5 @@
 """The starts that a page may choose from."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

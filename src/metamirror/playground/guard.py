@@ -5,8 +5,6 @@ address", and `RequestBodyLimitMiddleware` closes the connection on a sender who
 who then never sees the reason.
 """
 
-from __future__ import annotations
-
 import asyncio
 import ipaddress
 import socket

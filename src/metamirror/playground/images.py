@@ -4,8 +4,6 @@ Both the examples and what is to be recognised pass through here, so that they d
 show and not in how it was drawn: in neither place, size, pen nor paper.
 """
 
-from __future__ import annotations
-
 import base64
 from typing import Any
 

@@ -1,7 +1,5 @@
 """How much a page may ask of the machine that serves it. Memory is bounded by these numbers."""
 
-from __future__ import annotations
-
 BODY_BYTES = 2_000_000
 """Of a request: 25 colour images of the largest size, and room to spare."""
 DRAIN_BYTES = 64_000_000

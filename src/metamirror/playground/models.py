@@ -1,7 +1,5 @@
 """Adapted models: made from what a page sent, and kept in memory for as long as there is room."""
 
-from __future__ import annotations
-
 import secrets
 import threading
 from collections import OrderedDict

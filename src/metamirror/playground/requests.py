@@ -4,8 +4,6 @@ Written by hand: the first mistake ends the reading, and the answer gives its pl
 the rule. A validation library collects every mistake of a hostile request first.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import json

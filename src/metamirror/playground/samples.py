@@ -1,7 +1,5 @@
 """Letters to try the page with, of scripts that no start has seen in training."""
 
-from __future__ import annotations
-
 import unicodedata
 from functools import cache
 from typing import Any

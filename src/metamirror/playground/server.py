@@ -1,7 +1,5 @@
 """The server process: a socket, HTTP with timeouts, and a line that says where the page is."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from pathlib import Path

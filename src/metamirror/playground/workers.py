@@ -1,7 +1,5 @@
 """Threads that compute, so that the one that answers never waits for them."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Charts by matplotlib: as files, and as SVG inside a page, which follows its colours."""
 
-from __future__ import annotations
-
 import io
 import math
 import re

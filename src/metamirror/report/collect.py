@@ -1,7 +1,5 @@
 """What a folder of runs holds, read without trust: what is damaged is named, not raised."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """One self-contained HTML page from any folder of runs."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path

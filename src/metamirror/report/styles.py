@@ -1,7 +1,5 @@
 """One colour and one marker for each method, the same in every figure."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """The table of a comparison as Markdown, CSV, LaTeX, on a terminal and in a page: one layout."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence

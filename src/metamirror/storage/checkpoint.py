@@ -5,8 +5,6 @@ learner so far, the random state, and as JSON the training state. A file is writ
 renamed, and carries a checksum. The last two are kept.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass

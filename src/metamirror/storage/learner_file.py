@@ -1,7 +1,5 @@
 """Learners on disk: safetensors for tensors, JSON for the rest, no pickle."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """A lock on a folder, for one process at a time."""
 
-from __future__ import annotations
-
 import os
 import socket
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """One safetensors file that carries a few facts as JSON, and a checksum over all of it."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping

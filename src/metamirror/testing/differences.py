@@ -1,7 +1,5 @@
 """Derivatives against central differences, and other means that the checks share."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 

@@ -1,7 +1,5 @@
 """What a mirror map says of itself, measured at a small point with dense matrices."""
 
-from __future__ import annotations
-
 import copy
 
 import torch

@@ -1,7 +1,5 @@
 """What every method must satisfy, on two small networks in float64."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 import tempfile

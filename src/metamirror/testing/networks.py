@@ -1,7 +1,5 @@
 """Small smooth networks in float64, where finite differences are exact enough, and their tasks."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

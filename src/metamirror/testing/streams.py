@@ -1,7 +1,5 @@
 """What a task stream must keep: a task depends on its address alone."""
 
-from __future__ import annotations
-
 import torch
 
 from metamirror.core.checks import check_labels, check_task

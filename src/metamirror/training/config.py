@@ -1,7 +1,5 @@
 """The settings of a run, in one frozen object that is written beside its results."""
 
-from __future__ import annotations
-
 import difflib
 import tomllib
 from collections.abc import Callable, Iterable

@@ -1,7 +1,5 @@
 """The device of a run, and tasks moved to it."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -5,8 +5,6 @@ with a few figures behind it. There is no wrapper around the learner, since the 
 DistributedDataParallel does not know graphs of higher order.
 """
 
-from __future__ import annotations
-
 import os
 import time
 import uuid

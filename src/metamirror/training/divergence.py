@@ -1,7 +1,5 @@
 """Steps whose loss or gradient is not finite, and runs whose loss has exploded."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Evaluation on fixed tasks: the mean and its 95 % interval, after every inner step."""
 
-from __future__ import annotations
-
 import json
 import math
 import statistics

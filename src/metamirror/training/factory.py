@@ -1,7 +1,5 @@
 """Builds what a configuration describes: its tasks, its network, its learner."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

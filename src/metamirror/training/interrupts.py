@@ -1,7 +1,5 @@
 """Ctrl-C and SIGTERM, answered between two steps."""
 
-from __future__ import annotations
-
 import signal
 import threading
 from contextlib import ExitStack

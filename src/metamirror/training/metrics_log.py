@@ -1,7 +1,5 @@
 """The log of a run: metrics, timing, and TensorBoard where asked for."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -41,7 +39,7 @@ class MetricsLog:
         self._timing = os.open(run / TIMING, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         self._began, self._first = time.monotonic(), step
 
-    def __enter__(self) -> MetricsLog:
+    def __enter__(self) -> "MetricsLog":
         return self
 
     def add(self, step: int, values: Mapping[str, float | int | None]) -> None:

@@ -1,7 +1,5 @@
 """An outer step: the meta-gradient, computed by all ranks together, and the optimiser's step."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

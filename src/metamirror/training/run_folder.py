@@ -1,7 +1,5 @@
 """A run folder: one process writes to it, and a run is not continued as another."""
 
-from __future__ import annotations
-
 import os
 import platform
 import socket

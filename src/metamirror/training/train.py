@@ -1,7 +1,5 @@
 """Algorithm 1 of the paper: the outer loop, read from top to bottom."""
 
-from __future__ import annotations
-
 import importlib.util
 import math
 from contextlib import ExitStack

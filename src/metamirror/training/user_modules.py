@@ -3,8 +3,6 @@
 A run's config.json records them. It does not have them imported: a configuration is data.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import sys

@@ -1,7 +1,5 @@
 """The published data sets."""
 
-from __future__ import annotations
-
 from metamirror.data.benchmarks.cifar_100 import CIFAR_FS, FC100
 from metamirror.data.benchmarks.cub import CUB
 from metamirror.data.benchmarks.imagenet import MINI_IMAGENET, TIERED_IMAGENET

@@ -3,8 +3,6 @@
 CIFAR-FS splits by class, FC100 by superclass, so that its splits differ far more.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial

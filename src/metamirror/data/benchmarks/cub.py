@@ -1,7 +1,5 @@
 """Caltech-UCSD Birds 200-2011 (Wah et al., 2011): 200 species of birds."""
 
-from __future__ import annotations
-
 import re
 
 from metamirror.data.installing.benchmark import Benchmark

@@ -3,8 +3,6 @@
 miniImageNet: a hundred classes, 600 images each. tieredImageNet: 608 classes, split by 34 groups.
 """
 
-from __future__ import annotations
-
 from metamirror.data.installing.benchmark import Benchmark
 from metamirror.data.installing.layouts import split_folders, split_lists
 from metamirror.data.installing.packed_images import split_images_and_labels, split_pickles

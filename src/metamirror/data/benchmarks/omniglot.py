@@ -1,7 +1,5 @@
 """Omniglot (Lake et al., 2015): 1,623 handwritten characters of 50 alphabets, 20 drawings each."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

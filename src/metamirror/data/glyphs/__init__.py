@@ -1,7 +1,5 @@
 """Letters of many scripts, drawn from matplotlib's fonts: a few-shot set that is always there."""
 
-from __future__ import annotations
-
 from metamirror.data.glyphs.alphabet import Letter, letters
 from metamirror.data.glyphs.drawing import SAMPLES, SIDE, draw, render_letter, versions
 

@@ -1,7 +1,5 @@
 """Which letters are classes, which of them look alike, and which split each belongs to."""
 
-from __future__ import annotations
-
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass

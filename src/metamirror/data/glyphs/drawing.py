@@ -5,8 +5,6 @@ function or a linear-algebra library whose last bit varies: the same `versions()
 seed give the same pixels on every machine.
 """
 
-from __future__ import annotations
-
 import unicodedata
 
 import matplotlib

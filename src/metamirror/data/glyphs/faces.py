@@ -1,7 +1,5 @@
 """The twelve DejaVu faces that matplotlib ships, and the ink of their letters."""
 
-from __future__ import annotations
-
 import hashlib
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is known of a published data set, and how its images are found."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Install a data set: find its images in a download, check and decode them, and store them."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace

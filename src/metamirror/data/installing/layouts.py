@@ -1,7 +1,5 @@
 """The forms in which people keep few-shot images. Each layout finds its own form, or nothing."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping

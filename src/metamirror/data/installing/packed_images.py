@@ -1,7 +1,5 @@
 """Many images in one file, a pickle or an array, and layouts with one such file for each split."""
 
-from __future__ import annotations
-
 import re
 import zlib
 from collections.abc import Callable, Collection, Iterator, Sequence

@@ -4,8 +4,6 @@ Extracting with tarfile's `data` filter would write every file to disk, and does
 few bytes grow. Here nothing is unpacked, and what is refused is refused before it is read.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import io

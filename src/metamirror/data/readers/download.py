@@ -4,8 +4,6 @@ Written here and not with pooch, which starts a file of a gigabyte anew whenever
 breaks and fetches it five times if its checksum is wrong.
 """
 
-from __future__ import annotations
-
 import errno
 import http.client
 import os

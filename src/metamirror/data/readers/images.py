@@ -1,7 +1,5 @@
 """Images from bytes that nobody has looked at yet."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import struct

@@ -4,8 +4,6 @@
 they grow to.
 """
 
-from __future__ import annotations
-
 import io
 import math
 import zipfile

@@ -10,8 +10,6 @@ length and any memo index that a file claims, a nested key overflows its stack, 
 `__setstate__`, which takes memory for any shape and follows any dtype.
 """
 
-from __future__ import annotations
-
 import io
 import math
 import pickle
@@ -140,7 +138,7 @@ class _Unfinished:
 
 
 class _Instructions(dict[int, Callable[["_Reader"], None]]):
-    def __missing__(self, code: int) -> Callable[[_Reader], None]:
+    def __missing__(self, code: int) -> Callable[["_Reader"], None]:
         raise _Refused(f"the instruction {chr(code)!r}")
 
 

@@ -5,8 +5,6 @@ link, a device, a name that stands twice, an entry that is larger than it should
 with the archive, the entry and the way out, and so is an archive that was cut short.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import stat

@@ -1,7 +1,5 @@
 """A support set as people keep it: one folder of images for each class."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from metamirror.console import say

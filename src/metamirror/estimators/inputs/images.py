@@ -1,7 +1,5 @@
 """Images as users have them, made into what a network takes."""
 
-from __future__ import annotations
-
 import math
 import os
 from dataclasses import dataclass

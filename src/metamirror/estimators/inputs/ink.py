@@ -5,8 +5,6 @@ small or large, in a corner, and photograph dark ink on grey paper. What is foun
 what it shows, and not in how it was drawn.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image

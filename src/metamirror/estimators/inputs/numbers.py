@@ -1,7 +1,5 @@
 """Arrays of numbers: the examples of a network that takes no images, and a regressor's targets."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The paper's table: methods x shots x seeds on one data set under one protocol, by one command."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any

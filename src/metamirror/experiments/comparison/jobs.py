@@ -1,7 +1,5 @@
 """One training or evaluation to run, and the record that it leaves."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The nearest class mean: a classifier that does not adapt, to be beaten by those that do."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """The rows of a comparison, each with the jobs that its figures come from."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace

@@ -1,7 +1,5 @@
 """Everything that decides the numbers of a table, as fields and as one line above it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace

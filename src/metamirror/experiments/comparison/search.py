@@ -1,7 +1,5 @@
 """The step sizes of each row, chosen on validation tasks by one search for all."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace

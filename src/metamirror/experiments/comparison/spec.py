@@ -1,7 +1,5 @@
 """What the user asked to compare, read from the words of a command line."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,14 +46,14 @@ class Spec:
     device: str = "auto"
     data_dir: Path | None = None
 
-    def seeds_of(self, labels: Sequence[str]) -> PerRow[int]:
+    def seeds_of(self, labels: Sequence[str]) -> "PerRow[int]":
         """Return how many seeds each row has."""
         seeds = read_per_row("seeds", self.seeds, 1, labels)
         if (fewest := min(seeds.values())) < 1:
             raise ValueError(f"seeds is {fewest}; it must be at least 1")
         return seeds
 
-    def lr_of(self, labels: Sequence[str]) -> PerRow[float]:
+    def lr_of(self, labels: Sequence[str]) -> "PerRow[float]":
         """Return the inner step size of each row."""
         return read_per_row("lr", self.lr, self.base.lr, labels)
 

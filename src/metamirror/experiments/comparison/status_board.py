@@ -1,7 +1,5 @@
 """How a comparison goes: a live table on a terminal, plain lines elsewhere."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Sequence
@@ -41,7 +39,7 @@ class StatusBoard:
             before = f", {len(known)} are finished already" if known else ""
             say(f"{title}: {self.left} of {len(jobs)} to do{before}")
 
-    def __enter__(self) -> StatusBoard:
+    def __enter__(self) -> "StatusBoard":
         if self.live is not None:
             self.live.start()
         return self

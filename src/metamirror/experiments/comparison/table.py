@@ -1,7 +1,5 @@
 """The table: a row for each method and number of shots, from what the jobs have left on disk."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace

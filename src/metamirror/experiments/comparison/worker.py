@@ -7,8 +7,6 @@ job that has ended. If the launcher dies, the worker ends at once, in the middle
 be: a run continues from its last checkpoint.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -4,8 +4,6 @@ Pieces stand in clusters, of which each goes through one stack of layers: pieces
 vectors of different lengths, the shorter filled up with zeros.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -8,8 +8,6 @@ Tensors read by a product are (tensors, points, numbers), those written by one (
 points).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple

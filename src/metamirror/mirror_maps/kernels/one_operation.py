@@ -6,8 +6,6 @@ Wherever that does not do, inside other transforms of `torch.func` and where the
 itself differentiated, the same forward pass runs as ordinary operations.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -35,7 +33,7 @@ class Pass(Protocol):
 
 class _OnePass(torch.autograd.Function):
     @staticmethod
-    def forward(call: _Call, *tensors: Tensor) -> Any:
+    def forward(call: "_Call", *tensors: Tensor) -> Any:
         phi, call.trace = call.forward(tensors)
         return tuple(phi)
 
@@ -59,7 +57,7 @@ class _OnePass(torch.autograd.Function):
         return None, *(next(found) if t.requires_grad else None for t in tensors)
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, call: _Call, *tensors: Tensor) -> Any:
+    def vmap(info: Any, in_dims: Any, call: "_Call", *tensors: Tensor) -> Any:
         """Turn the axis of `torch.func.vmap` into that of the points."""
         dims, count = in_dims[1:], call.count
         if any(d is not None for d in dims[count:]):

@@ -1,7 +1,5 @@
 """Mean and variance of each channel, in one pass over memory that keeps float32's digits."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

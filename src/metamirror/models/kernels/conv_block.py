@@ -16,8 +16,6 @@ Everything stays in the channels-last layout, in which pooling and reductions ar
 backward is a function with a backward of its own; a third derivative is refused, not wrong.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import Any
 

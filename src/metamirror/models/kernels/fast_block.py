@@ -1,7 +1,5 @@
 """The whole fast block of conv4, from the passes of `conv_block` and `first_block`."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -9,8 +9,6 @@ places,
 $$\mathrm{mean}(y) = c^\top W, \qquad n\,\mathrm{var}(y) = \mathrm{diag}(W^\top G W).$$
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 

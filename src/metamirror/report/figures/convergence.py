@@ -1,7 +1,5 @@
 """Convergence for people and for programs: a figure, a table of numbers, a few sentences."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

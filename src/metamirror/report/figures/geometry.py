@@ -1,7 +1,5 @@
 """A learned geometry in words and in a figure."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

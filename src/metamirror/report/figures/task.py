@@ -1,7 +1,5 @@
 """An image of one task: what a model may learn from, and what it is then asked."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The files that commands leave beside the runs: a table, a search, convergence, cost."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

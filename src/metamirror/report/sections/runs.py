@@ -1,7 +1,5 @@
 """Every run: its state, its learning curves, the geometry that it learned, its configuration."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Where the jobs of a comparison run: on this machine, or wherever a launcher sends them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Protocol
 

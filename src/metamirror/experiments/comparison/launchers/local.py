@@ -1,7 +1,5 @@
 """Worker processes on this machine, each with its share of the cores."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess
@@ -43,7 +41,7 @@ class LocalLauncher:
         self.threads = max(1, torch.get_num_threads() // processes)
         self._processes: list[Process] = []
 
-    def __enter__(self) -> LocalLauncher:
+    def __enter__(self) -> "LocalLauncher":
         return self
 
     def __exit__(self, *error: object) -> None:
