@@ -21,6 +21,8 @@ T = TypeVar("T")
 Line = dict[str, float]
 DOCUMENTS = ("table", "search", "convergence", "cost")
 """Files beside the runs that a page shows; each is a .json."""
+FAILURES = ("diverged", "collapsed")
+"""What a line of metrics says of a run that has failed."""
 MOST_WORDS = 300
 """Characters of an error's message that are shown."""
 
@@ -55,8 +57,10 @@ class Run:
             return "damaged"
         if not self.metrics:
             return "no metrics"
-        if "diverged" in next((line for line in reversed(self.metrics) if "loss" in line), {}):
-            return "diverged"
+        last = next((line for line in reversed(self.metrics) if "loss" in line), {})
+        for ending in FAILURES:
+            if ending in last:
+                return ending
         if self.step >= self.config.iterations:
             return "finished"
         doing = "in training" if (self.path / OWNER).exists() else "stopped"
@@ -162,7 +166,7 @@ def _metrics(run: Run) -> list[Line]:
             values = {}
         line = {k: v for k, raw in values.items() if (v := number(raw)) is not None}
         if "step" in line:
-            lines.append(line | ({"diverged": 1.0} if values.get("diverged") is True else {}))
+            lines.append(line | {name: 1.0 for name in FAILURES if values.get(name) is True})
         else:
             bad += 1
     if bad:

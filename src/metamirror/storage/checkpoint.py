@@ -24,7 +24,7 @@ from metamirror.storage.tensor_file import DamagedFileError
 FOLDER = "checkpoints"
 FORMAT = 1
 KEPT = 2
-ADDED_LATER = {"last_loss"}
+ADDED_LATER = {"last_loss", "window_accuracies", "window_steps", "peak_accuracy", "collapsed"}
 """Fields of the training state that older checkpoints of this format lack."""
 
 
@@ -42,6 +42,10 @@ class TrainingState:
     skipped_in_a_row: int = 0  # those of them since the last good step.
     metrics_bytes: int = 0  # the length of metrics.jsonl.
     last_loss: float | None = None  # the mean meta-loss in the last line of metrics.
+    window_accuracies: float = 0.0  # the sum of the accuracies since collapse was last looked for.
+    window_steps: int = 0  # how many steps are in that sum.
+    peak_accuracy: float = 0.0  # the best mean of such a hundred steps.
+    collapsed: bool = False  # whether the last hundred steps were a collapse, and said to be.
 
 
 def parameters_of(optimizer: torch.optim.Optimizer) -> list[Tensor]:

@@ -63,6 +63,8 @@ class RunConfig:
     log_every: int = 100  # iterations between lines of metrics.jsonl.
     # stop at a meta-loss or meta-gradient that is not finite, or skip and count it.
     on_nonfinite: Literal["stop", "skip"] = "stop"
+    # stop a run that falls back to guessing for a hundred steps, or warn of it once.
+    on_collapse: Literal["stop", "warn"] = "warn"
     # bf16 runs the model's own operations in bfloat16, where they can.
     autocast: Literal["none", "bf16"] = "none"
     dtype: Literal["float32", "float64"] = "float32"  # the type of everything that is learned.

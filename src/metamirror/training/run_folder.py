@@ -20,7 +20,7 @@ from metamirror.training.config import RunConfig, difference, load_config
 
 FORMAT = 1
 CONFIG, VERSIONS, LAUNCH, LOCK = "config.json", "versions.json", "launch.json", ".lock"
-MAY_DIFFER = ("iterations", "checkpoint_every", "on_nonfinite", "imports")
+MAY_DIFFER = ("iterations", "checkpoint_every", "on_nonfinite", "on_collapse", "imports")
 """Settings that may change when a run is continued: they decide nothing that has been computed."""
 
 

@@ -16,8 +16,10 @@ from metamirror.parallel.allocator import spare_memory_for
 from metamirror.parallel.task_pool import TaskPool, processes_for
 from metamirror.storage import checkpoint, learner_file
 from metamirror.storage.checkpoint import TrainingState, parameters_of
-from metamirror.training import divergence
+from metamirror.training import collapse, divergence
+from metamirror.training.collapse import CollapseError
 from metamirror.training.config import RunConfig
+from metamirror.training.device import place
 from metamirror.training.distributed import Ranks, joined_ranks
 from metamirror.training.divergence import NonFiniteError
 from metamirror.training.evaluate import evaluate_stream, summary
@@ -95,6 +97,8 @@ def train(
             else:
                 run.skip(step, gradient)
             run.state.step = step + 1
+            if gradient.finite:
+                run.watch(gradient)
             last = run.state.step == config.iterations
             run.log(last)
             progress.update(run.state.step, run.note(gradient))
@@ -191,6 +195,25 @@ class Run:
         if first and state.skipped <= divergence.SKIPS_WRITTEN:
             warn(f"{message}; the step is skipped")
 
+    def watch(self, gradient: MetaGradient) -> None:
+        """Warn once of a run that has fallen back to guessing, or stop it."""
+        state, config, learner = self.state, self.config, self.learner
+        found = collapse.watch(state, gradient.accuracy, config, self.stream.outputs)
+        if found is None or state.collapsed:
+            return
+        mean, fell = found
+        signs = collapse.signs_of(learner, place(self.stream.task(state.step - 1, 0), learner))
+        if not (fell or signs):
+            return  # it has not learned anything yet
+        state.collapsed = True
+        message = collapse.describe(state, mean, fell, config, signs)
+        if config.on_collapse == "stop":
+            self.save()
+            self.ranks.part()
+            raise CollapseError(f"{message}; {self.out} is kept")
+        if self.ranks.first:
+            warn(message)
+
     def log(self, last: bool) -> None:
         """Write a line of metrics where one is due: the means since the last one, a validation."""
         config, state = self.config, self.state
@@ -210,6 +233,8 @@ class Run:
                 line["diverged"] = True
                 if self.ranks.first and not before:
                     warn(now)
+            if state.collapsed:
+                line["collapsed"] = True
             state.losses, state.accuracies, state.counted = 0.0, None, 0
         if self.validation and (last or state.step % config.validate_every == 0):
             line |= self.validate(self.validation)

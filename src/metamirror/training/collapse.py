@@ -1,0 +1,89 @@
+"""Runs that fall back to guessing: noticed after a hundred steps, with what to try."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from metamirror.core.learner import Learner
+from metamirror.core.tasks import Params, Task
+from metamirror.storage.checkpoint import TrainingState
+from metamirror.training.config import RunConfig
+
+WINDOW = 100
+"""Outer steps over which an accuracy is averaged before it is compared with chance."""
+ABOVE, AT = 5.0, 1.0
+"""Percentage points by which an accuracy is above chance, and within which it is at chance."""
+EXPLODED = 10.0
+"""An adaptation that moves the parameters by that many times their size has exploded."""
+
+
+class CollapseError(ValueError):
+    """A run that has fallen back to guessing and was told to stop."""
+
+
+def watch(
+    state: TrainingState, accuracy: float, config: RunConfig, outputs: int
+) -> tuple[float, bool] | None:
+    """Count a step; at the end of a hundred steps at chance return their mean.
+
+    With it comes whether the run has ever been clearly above chance.
+
+    Args:
+        state: holds the counts, and the best mean of a hundred steps.
+        accuracy: of this step, in percent; NaN for regression, which is not watched.
+        config: says how many examples a step has.
+        outputs: the number of classes.
+    """
+    if math.isnan(accuracy):
+        return None
+    state.window_accuracies += accuracy
+    state.window_steps += 1
+    if state.window_steps < WINDOW:
+        return None
+    mean, chance = state.window_accuracies / WINDOW, 100 / outputs
+    state.window_accuracies, state.window_steps = 0.0, 0
+    state.peak_accuracy = max(state.peak_accuracy, mean)
+    examples = WINDOW * config.tasks_per_step * outputs * config.queries
+    error = math.sqrt(chance * (100 - chance) / examples)
+    if mean > chance + max(AT, 3 * error):
+        state.collapsed = False
+        return None
+    return mean, state.peak_accuracy >= chance + max(ABOVE, 6 * error)
+
+
+def describe(
+    state: TrainingState, mean: float, fell: bool, config: RunConfig, signs: list[str]
+) -> str:
+    """Return what was seen and what to try."""
+    before = f", after {state.peak_accuracy:.1f} %" if fell else ""
+    seen = "".join(f"; {sign}" for sign in signs)
+    rates = {"outer_lr": config.outer_lr, "geometry_lr": config.geometry_lr, "lr": config.lr}
+    lower = " or ".join(f"{name} ({v})" for name, v in rates.items() if v is not None)
+    return (
+        f"{config.method} has collapsed: its accuracy was {mean:.1f} %, at chance, for the last "
+        f"{WINDOW} steps{before}{seen}. Lower {lower}, or set clip_norm"
+    )
+
+
+def signs_of(learner: Learner, task: Task) -> list[str]:
+    """Return what one adaptation shows of the cause: a dead last layer, an exploded map."""
+    adapted = learner.adapt(task.support, keep=True, seed=0)
+    first, last = adapted.path.points[0], adapted.path.phi
+    with torch.no_grad():
+        output = adapted(task.query.x).flatten(1)
+    moved = _norm({name: last[name] - first[name] for name in last}) / max(_norm(first), 1e-30)
+    found = []
+    if _spread(output) <= 1e-6 * float(output.abs().max()):
+        found.append("the network's outputs no longer depend on its inputs: the last layer is dead")
+    if not moved <= EXPLODED:
+        found.append(f"one adaptation moves the parameters by {moved:.3g} times their size")
+    return found
+
+
+def _spread(output: Tensor) -> float:
+    return float((output - output.mean(0)).abs().max())
+
+
+def _norm(params: Params) -> float:
+    return float(torch.stack([p.double().square().sum() for p in params.values()]).sum().sqrt())
