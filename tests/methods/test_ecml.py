@@ -54,11 +54,21 @@ def test_the_condition_loss_is_zero_only_for_equal_eigenvalues():
     assert float(log_eigenvalue_variance(torch.diag(values), 4)) == pytest.approx(expected)
 
 
+def test_the_floor_stands_by_default_and_must_be_below_one():
+    assert mm.METHODS["ecml"].options().floor == 1e-4
+    with pytest.raises(ValueError, match=r"ecml:floor is 1\.0; it must lie in \[0, 1\)"):
+        mm.make_learner("ecml:floor=1.0", smooth_mlp())
+
+
+@pytest.mark.parametrize("floor", [0.0, 1e-4])
 @pytest.mark.parametrize("subset", ["head", "all"])
-def test_the_objective_is_the_query_loss_plus_gamma_times_the_mean_over_visited_points(subset):
+def test_the_objective_is_the_query_loss_plus_gamma_times_the_mean_over_visited_points(
+    subset, floor
+):
     """Written out: k = 0..K-1, the Jacobian row by row, the variance of its log-eigenvalues."""
     tasks = point_tasks(count=1)
-    learner = mm.make_learner("ecml", smooth_mlp(), steps=3, lr=0.1, gamma=0.3, subset=subset)
+    options = {"gamma": 0.3, "subset": subset, "floor": floor}
+    learner = mm.make_learner("ecml", smooth_mlp(), steps=3, lr=0.1, **options)
     data = support(tasks)
     path = learner.adapt(data, keep=True).path
     variances = []
@@ -79,7 +89,7 @@ def test_the_objective_is_the_query_loss_plus_gamma_times_the_mean_over_visited_
         ]
         values = torch.linalg.eigvalsh(torch.stack(rows) @ torch.stack(rows).T)
         assert len(values) == len(data.y) * WAYS
-        variances.append(values.log().var(correction=0))
+        variances.append((values + floor * values.max()).log().var(correction=0))
     task = mm.Task(*(mm.Batch(*(t[0] for t in b)) for b in tasks))
     expected = learner.episode(task).query_loss(path.phi) + 0.3 * torch.stack(variances).mean()
     torch.testing.assert_close(learner.meta_loss(tasks), expected, rtol=1e-8, atol=0)

@@ -76,8 +76,20 @@ def test_units_update_with_the_probability_of_their_logit():
         assert share == pytest.approx(float(torch.sigmoid(torch.tensor(logit))), abs=0.02)
 
 
+def test_masks_start_open():
+    """A unit adapts with probability sigmoid(4), or, as released, with one half."""
+    for logit, probability in ((4.0, 0.982), (0.0, 0.5)):
+        learner = mm.make_learner(f"mtnet:mask_logit={logit}", smooth_mlp())
+        drawn = [learner.begin(support(), seed=s).masks.values() for s in range(300)]
+        share = torch.cat([mask.detach() for masks in drawn for mask in masks]).mean()
+        assert float(share) == pytest.approx(probability, abs=0.03)
+    assert mm.METHODS["mtnet"].options().mask_logit == 4.0
+    with pytest.raises(ValueError, match="mask_logit is inf"):
+        mm.make_learner("mtnet:mask_logit=inf", smooth_mlp())
+
+
 def test_masks_differ_between_tasks_and_repeat_with_the_seed():
-    learner = mm.make_learner("mtnet", smooth_mlp())
+    learner = mm.make_learner("mtnet:mask_logit=0", smooth_mlp())
     first, again, other = (learner.begin(support(), seed=s).masks for s in (1, 1, 2))
     assert all(torch.equal(first[k], again[k]) for k in first)
     assert any(not torch.equal(first[k], other[k]) for k in first)

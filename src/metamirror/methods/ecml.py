@@ -30,6 +30,8 @@ class Options:
 
     Attributes:
         gamma: weight of the condition loss; 0 is MAML. To be chosen on validation tasks.
+        floor: what is added to each eigenvalue, relative to the largest one. Without it the
+            logarithms of eigenvalues near zero dominate the condition loss.
         subset: parameters in which the Jacobian is taken: those of the head, or all that adapt.
         outputs: "logits", or the "residuals" of the softmax.
         closed_form: use the head's closed form where it holds, instead of the Jacobian.
@@ -37,6 +39,7 @@ class Options:
     """
 
     gamma: float = 0.01
+    floor: float = 1e-4
     subset: Literal["head", "all"] = "head"
     outputs: Literal["logits", "residuals"] = "logits"
     closed_form: bool = True
@@ -64,7 +67,8 @@ class ConditionedQueryLoss:
         """Return Var_i log lambda_i at phi."""
         found = self._head_gram(episode, phi)
         gram, rank = self._jacobian_gram(episode, phi) if found is None else found
-        return log_eigenvalue_variance(gram, rank).to(next(iter(phi.values())).dtype)
+        found_loss = log_eigenvalue_variance(gram, rank, self.options.floor)
+        return found_loss.to(next(iter(phi.values())).dtype)
 
     def _head_gram(self, episode: Episode, phi: Params) -> tuple[Tensor, int] | None:
         """Return JJ' up to the factor kron I, and its rank; None where the closed form fails.
@@ -123,16 +127,16 @@ def precise(tensor: Tensor) -> Tensor:
     return tensor.to(torch.float32 if tensor.device.type == "mps" else torch.float64)
 
 
-def log_eigenvalue_variance(gram: Tensor, rank: int) -> Tensor:
+def log_eigenvalue_variance(gram: Tensor, rank: int, floor: float = 0.0) -> Tensor:
     """Return the variance of the logarithms of the non-zero eigenvalues, at most `rank` of them.
 
-    Zero is meant relative to the largest one, so that the value does not change when the Jacobian
-    is scaled; examples that repeat, or features that are all off, take eigenvalues away.
+    Zero and the floor are relative to the largest one, so that the value does not change when the
+    Jacobian is scaled; examples that repeat, or features that are all off, take eigenvalues away.
     """
     values = torch.linalg.eigvalsh(gram)[-rank:]
     smallest = values[-1] * (10 * gram.shape[-1] * torch.finfo(gram.dtype).eps)
     present = values > smallest
-    logs = torch.where(present, values, 1).log()
+    logs = torch.where(present, values + floor * values[-1], 1).log()
     count = present.sum().clamp_min(1)
     mean = logs.sum() / count
     variance: Tensor = torch.where(present, logs - mean, 0).square().sum() / count
@@ -143,6 +147,8 @@ def build(model: nn.Module, options: Options, settings: Settings) -> Parts:
     """Add the condition loss to MAML's objective."""
     if not 0 <= options.gamma < float("inf"):
         raise ValueError(f"ecml:gamma is {options.gamma}; it must be finite and at least 0")
+    if not 0 <= options.floor < 1:
+        raise ValueError(f"ecml:floor is {options.floor}; it must lie in [0, 1)")
     if options.subset == "all":
         return Parts(model, objective=ConditionedQueryLoss(options, None, []))
     head = options.head or head_of(model)

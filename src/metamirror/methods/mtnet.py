@@ -28,10 +28,13 @@ class Options:
     Attributes:
         masks: sample a mask per task; without, this is T-net.
         head: mix and mask the head's outputs too.
+        mask_logit: where the masks' logits start. At 4 a unit adapts with probability 0.98; at 0,
+            as released, with 1/2, which costs accuracy until the logits are learned.
         temperature: of the Gumbel-softmax that the masks' gradient goes through.
     """
 
     masks: bool = True
+    mask_logit: float = 4.0
     head: bool = True
     temperature: float = 1.0
 
@@ -50,11 +53,20 @@ class TransformedGeometry(Geometry[MaskedState]):
     Args:
         layers: for each mixed layer, its output units and the names of its weight and bias.
         masks: whether masks are drawn.
+        mask_logit: where their logits start.
         temperature: of the relaxation behind the masks' gradient.
     """
 
-    def __init__(self, layers: dict[str, tuple[int, list[str]]], masks: bool, temperature: float):
+    def __init__(
+        self,
+        layers: dict[str, tuple[int, list[str]]],
+        masks: bool,
+        mask_logit: float,
+        temperature: float,
+    ):
         super().__init__()
+        if not abs(mask_logit) < float("inf"):
+            raise ValueError(f"mtnet:mask_logit is {mask_logit}; it must be finite")
         if not 0 < temperature < float("inf"):
             raise ValueError(f"mtnet:temperature is {temperature}; it must be finite, above 0")
         self.stochastic = masks
@@ -64,7 +76,9 @@ class TransformedGeometry(Geometry[MaskedState]):
         self.layer_of = {name: layer for layer, (_, names) in layers.items() for name in names}
         # Layer names hold dots, which a ParameterDict cannot: both lists follow `units`.
         self.transforms = nn.ParameterList(torch.eye(n) for n in self.units.values())
-        self.logits = nn.ParameterList(torch.zeros(n) for n in self.units.values() if masks)
+        self.logits = nn.ParameterList(
+            torch.full((n,), mask_logit) for n in self.units.values() if masks
+        )
 
     def prepare(self, theta: Params | None) -> Params:
         return dict(zip(self.units, self.transforms, strict=True))
@@ -144,7 +158,8 @@ def build(model: nn.Module, options: Options, settings: Settings) -> Parts:
             layers[layer] = (module.weight.shape[0], owned)
     if not layers:
         raise ValueError("mtnet finds no linear layer or plain convolution to mix in this model")
-    return Parts(model, TransformedGeometry(layers, options.masks, options.temperature))
+    geometry = TransformedGeometry(layers, options.masks, options.mask_logit, options.temperature)
+    return Parts(model, geometry)
 
 
 def _can_mix(module: nn.Module) -> bool:
