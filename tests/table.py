@@ -53,7 +53,7 @@ ROWS = [
     Row("warpgrad:batch_norm=true:activation=true", starts_as=None),
     Row("warpgrad:objective=trajectory", no_finite_differences="Leap's surrogate has no value"),
     Row(
-        "warpgrad:objective=trajectory:start=maml",
+        "warpgrad:objective=trajectory:start_rule=maml",
         no_finite_differences="visited points are constants",
     ),
     Row("metacurvature"),
@@ -67,7 +67,10 @@ ROWS = [
     Row("ecml:subset=all"),
     Row("ecml:subset=all:outputs=residuals"),
     Row("blockiaf", acts_on_conv_bias=FIRST_BLOCK),
-    Row("blockiaf:anchored=true", acts_on_conv_bias=FIRST_BLOCK),
+    Row("blockiaf:start=dual", acts_on_conv_bias=FIRST_BLOCK),
+    Row("blockiaf:parametrisation=standard:scale=bounded", acts_on_conv_bias=FIRST_BLOCK),
+    Row("blockiaf:mixing=kronecker", acts_on_conv_bias=FIRST_BLOCK),
+    Row("blockiaf:flows=2:mixing=kronecker"),
     Row("blockiaf:blocks=tensor", acts_on_conv_bias=CONNECTIONS),
     Row("blockiaf:variant=paper", starts_as=None, acts_on_conv_bias=FIRST_BLOCK),
     Row(
@@ -76,8 +79,8 @@ ROWS = [
     ),
     Row("gradnet"),
     Row("gradnet:form=kronecker:terms=2"),
-    Row("gradnet:metric=kronecker"),
+    Row("gradnet:metric=diagonal:log_range=3"),
     Row("gradnet:form=elementwise"),
-    Row("gradnet:anchored=true:metric=kronecker"),
+    Row("gradnet:start=dual"),
     Row("anil", starts_as=None),
 ]

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 import metamirror as mm
+from metamirror.mirror_maps import BlockIAF, Composition
 from metamirror.testing.methods import meta_gradient, relative_difference
 from tests.networks import NETWORKS, shaken
 
@@ -61,14 +62,52 @@ def metacurvature_direction(learner):
 
 
 def blockiaf_primal(learner):
-    """Eq. (8) block by block and tensor by tensor, with explicit matrices."""
+    """The maps one after the other; with a primal start, less the constant that moves the start."""
     g = learner.geometry.g
+    stages = g.maps if isinstance(g, Composition) else [g]
+    maps = [naive_flow(m) if isinstance(m, BlockIAF) else naive_mixing(m) for m in stages]
+
+    def composed(z):
+        for one in maps:
+            z = one(z)
+        return z
+
+    if learner.geometry.start == "dual":
+        return composed
+    theta = dict(learner.model.named_parameters())
+    image = composed(theta)
+    return lambda z: {name: p - image[name] + theta[name] for name, p in composed(z).items()}
+
+
+def naive_mixing(g):
+    """Each tensor's Kronecker product of (I + L) D (I + U) as an explicit matrix."""
+    matrices = {}
+    for names, entries in zip(g.groups.members.values(), g.entries, strict=True):
+        for i, name in enumerate(names):
+            matrix = torch.ones(1, 1, dtype=entries[0].dtype)
+            for stored in entries:
+                n = stored.shape[-1]
+                v, eye = 32 / n * stored[i], torch.eye(n, dtype=stored.dtype)
+                middle = torch.diag(torch.exp(3 * torch.tanh(torch.diag(v) / 3)))
+                factor = (eye + torch.tril(v, -1)) @ middle @ (eye + torch.triu(v, 1))
+                matrix = torch.kron(matrix, factor)
+            matrices[name] = matrix
+    return lambda z: {
+        name: (matrices[name] @ p.reshape(-1)).reshape(p.shape) if name in matrices else p
+        for name, p in z.items()
+    }
+
+
+def naive_flow(g):
+    """Eq. (8) block by block and tensor by tensor, with explicit matrices."""
+    wide = g.decoders[0].mu.bias is None
 
     def layer(linear, index: int, x: Tensor) -> Tensor:
         matrix = torch.ones(1, 1, dtype=x.dtype)
         for factor in linear.factors:
-            matrix = torch.kron(matrix, factor[index])
-        return matrix @ x + linear.bias[index].reshape(-1)
+            matrix = torch.kron(matrix, factor[index] / (factor.shape[-1] if wide else 1))
+        product = matrix @ x
+        return product if linear.bias is None else product + linear.bias[index].reshape(-1)
 
     def member(groups, modules, name):
         for names, module in zip(groups.members.values(), modules, strict=True):
@@ -78,7 +117,7 @@ def blockiaf_primal(learner):
 
     def encode(name: str, z: Tensor) -> Tensor:
         module, index = member(g.encoded, g.encoders, name)
-        x = z.reshape(-1)
+        x = z.reshape(-1) * (module.layers[0].units[index].item() if wide else 1)
         for linear in module.layers:
             x = torch.relu(layer(linear, index, x))
         return x
@@ -88,24 +127,29 @@ def blockiaf_primal(learner):
         for linear in module.trunk:
             x = layer(linear, index, torch.relu(x))
         x = torch.relu(x)
-        return layer(module.alpha, index, x), layer(module.mu, index, x)
+        mu = layer(module.mu, index, x) * (module.mu.units[index].item() if wide else 1)
+        return layer(module.alpha, index, x), mu
 
     def primal(z):
         phi, embeddings = {}, []
         for i, block in enumerate(g.partition.blocks):
             if i > 0:
-                inputs = g.connections[i - 1](torch.cat(embeddings))
+                seen, connection = torch.cat(embeddings), g.connections[i - 1]
+                weight = connection.weight / (len(seen) if wide else 1)
+                inputs = weight @ seen + connection.bias
             used = 0
             for j, name in enumerate(block):
                 if i == 0:
-                    alpha, mu = g.first_alpha[j].reshape(-1), g.first_mu[j].reshape(-1)
+                    alpha = g.first_alpha[j].reshape(-1)
+                    mu = 0 if wide else g.first_mu[j].reshape(-1)
                 else:
                     size = 1
                     for n in g.partition.pieces[name]:
                         size *= max(1, n // 8)
                     alpha, mu = decode(name, inputs[used : used + size])
                     used += size
-                sigma = 2 / (1 + torch.exp(-alpha))
+                bounded = 2 / (1 + torch.exp(-alpha))
+                sigma = torch.exp(3 * torch.tanh(10 * alpha / 3)) if wide else bounded
                 phi[name] = (z[name].reshape(-1) * sigma + mu).reshape(z[name].shape)
             if i < len(g.partition.blocks) - 1:
                 embeddings += [encode(name, z[name]) for name in block]
@@ -119,6 +163,11 @@ CASES = {
     "metasgd": (lambda learner: same, metasgd_direction),
     "metacurvature": (lambda learner: same, metacurvature_direction),
     "blockiaf": (blockiaf_primal, lambda learner: same),
+    "blockiaf:start=dual:parametrisation=standard:scale=bounded": (
+        blockiaf_primal,
+        lambda learner: same,
+    ),
+    "blockiaf:mixing=kronecker:flows=2": (blockiaf_primal, lambda learner: same),
 }
 
 

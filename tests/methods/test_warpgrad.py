@@ -50,7 +50,7 @@ def test_the_hybrid_gives_the_start_the_gradient_of_maml():
     tasks = point_tasks()
     joint, hybrid = (
         shaken(mm.make_learner(f"warpgrad{options}", smooth_mlp(), steps=3, lr=0.1))
-        for options in ("", ":objective=trajectory:start=maml")
+        for options in ("", ":objective=trajectory:start_rule=maml")
     )
     a, b = meta_gradient(joint, tasks), meta_gradient(hybrid, tasks)
     for name in joint.adapts:

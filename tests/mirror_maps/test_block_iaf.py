@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -40,7 +41,7 @@ def quadratic(matrix):
 
 
 def losses_of(g, matrix, z0, lr, steps):
-    geometry = MirrorDescent(g)
+    geometry = MirrorDescent(g, start="dual")
     state = geometry.begin({"z": z0}, geometry.prepare(None), {})
     return descend(
         quadratic(matrix), geometry, state, steps=steps, lr=lr, adjoint=Detached()
@@ -205,7 +206,7 @@ def test_permuted_index_blocks_map_each_number_to_its_place():
 
 
 def test_the_inverse_names_a_scale_that_has_underflowed():
-    g = BlockIAF(SHAPES).double()
+    g = BlockIAF(SHAPES, scale="exponential").double()
     with torch.no_grad():
         g.first_alpha[0].fill_(-800)
     with pytest.raises(ValueError, match=r"a scale of a\.weight has underflowed"):
@@ -244,9 +245,20 @@ def test_a_layer_is_a_block_with_its_normalisation():
     assert blocks[1][3] == "blocks.1.norm.bias"
 
 
+@pytest.mark.parametrize("kind", SCALES)
+def test_the_slope_of_a_scale_follows_from_its_value(kind):
+    sigma, slope = SCALES[kind]
+    alpha = torch.linspace(-0.4, 0.4, 9, dtype=torch.float64, requires_grad=True)
+    value = sigma(alpha)
+    (expected,) = torch.autograd.grad(value.sum(), alpha)
+    torch.testing.assert_close(slope(value.detach()), expected)
+
+
 def test_scale_is_bounded_and_one_at_the_start():
     x = torch.tensor([-1e3, 0.0, 1e3], dtype=torch.float64)
     sigma = {kind: of for kind, (of, _) in SCALES.items()}
+    assert sigma["wide"](x).tolist() == pytest.approx([math.exp(-3), 1.0, math.exp(3)])
+    assert sigma["wide"](x)[1].item() == 1.0
     assert sigma["bounded"](x).tolist() == [0.0, 1.0, 2.0]
     assert sigma["logistic"](x[1]).item() == 0.5
     assert sigma["exponential"](x[1]).item() == 1.0

@@ -55,7 +55,7 @@ def start_at(seed: int):
 
 
 def path_of(lower, g: MirrorMap, start, alpha: float) -> Path:
-    geometry = MirrorDescent(g)
+    geometry = MirrorDescent(g, start="dual")
     with torch.no_grad():
         state = geometry.begin(start, geometry.prepare(None), {})
     return descend(lower, geometry, state, steps=STEPS, lr=alpha, adjoint=Detached(), keep=True)

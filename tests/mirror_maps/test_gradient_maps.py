@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import metamirror as mm
 from metamirror.core.adjoints import Detached
 from metamirror.core.inner_loop import descend
+from metamirror.linalg.parametrisation import MIXING_SPEED, SPEED
 from metamirror.linalg.tensor_stacks import flat
 from metamirror.mirror_maps import (
     Diagonal,
@@ -32,6 +33,7 @@ from tests.mirror_maps.maps import (
     FLOWS,
     GRADIENT_MAPS,
     QUADRATIC_MAPS,
+    RANGE,
     SHAPES,
     factors,
     point,
@@ -50,6 +52,10 @@ sizes = st.sampled_from([0.1, 1.0, 10.0])
 def test_a_map_keeps_what_it_claims(name):
     torch.manual_seed(0)
     check_mirror_map(all_maps[name](), point())
+
+
+def test_the_default_range_keeps_its_promises_too():
+    check_mirror_map(GradientNet(point()), point())
 
 
 @pytest.mark.parametrize("name", {**GRADIENT_MAPS, **QUADRATIC_MAPS})
@@ -88,7 +94,7 @@ def test_bregman_divergence_is_the_integral_of_the_mirror_map(name):
         found = float(bregman(g, phi, other))
         base = flat(g.inverse(other))
         direction = flat(phi) - flat(other)
-        nodes, weights = _gauss_legendre(80)
+        nodes, weights = _gauss_legendre(240)
         expected = 0.0
         for t, w in zip(nodes, weights, strict=True):
             between = {n: other[n] + t * (phi[n] - other[n]) for n in phi}
@@ -111,7 +117,7 @@ def support():
 
 def adapted_by_map(g, z0) -> dict[str, torch.Tensor]:
     """Mirror descent with g on the smooth network, from the dual start z0."""
-    learner = mm.Learner(smooth_mlp(), MirrorDescent(g), steps=4, lr=0.1)
+    learner = mm.Learner(smooth_mlp(), MirrorDescent(g, start="dual"), steps=4, lr=0.1)
     with torch.no_grad():
         for name, p in learner.theta().items():
             p.copy_(z0[name])
@@ -136,8 +142,9 @@ def test_maps_contain_metasgd_with_positive_rates(form):
     if form == "diagonal":
         g = Diagonal({name: r.exp() for name, r in log_rates.items()})
     else:
-        g = Elementwise(start) if form == "elementwise" else GradientNet(start)
-        bounded = {name: torch.atanh(r / g.log_range) for name, r in log_rates.items()}
+        g = Elementwise(start) if form == "elementwise" else GradientNet(start, metric="diagonal")
+        reach = g.log_range
+        bounded = {n: reach / SPEED * torch.atanh(r / reach) for n, r in log_rates.items()}
         parameters = (
             g.scale if form == "elementwise" else [scaling.log_scale for scaling in g.scalings]
         )
@@ -153,12 +160,13 @@ def test_maps_contain_metasgd_with_positive_rates(form):
 @pytest.mark.parametrize("form", ["quadratic", "gradnet"])
 def test_maps_contain_positive_definite_metacurvature(form):
     start = own_shapes()
-    g = GradientNet(start, metric="kronecker")
+    g = GradientNet(start, log_range=RANGE)
     random = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for scaling in g.scalings:
             for p in scaling.parameters():
-                p.copy_(torch.randn(p.shape, generator=random, dtype=torch.float64))
+                size = p.shape[-1] / MIXING_SPEED
+                p.copy_(size * torch.randn(p.shape, generator=random, dtype=torch.float64))
     metacurvature = mm.make_learner("metacurvature", smooth_mlp(), steps=4, lr=0.1)
     geometry = metacurvature.geometry
     roots = {}
@@ -205,7 +213,7 @@ def test_primal_and_dual_forms_give_the_same_iterates(name):
     def gradient(phi):
         return {n: phi[n] - target[n] + torch.cos(phi[n]) for n in phi}
 
-    geometry = MirrorDescent(g)
+    geometry = MirrorDescent(g, start="dual")
     z0 = point(8)
     path = descend(
         lambda phi, phi0=None: (loss(phi),) * 2,

@@ -11,6 +11,7 @@ from metamirror.core.checks import check_lr, check_steps
 from metamirror.core.tasks import Loss
 
 Norm = Literal["transductive", "inductive"]
+StartKind = Literal["primal", "dual"]
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,8 @@ class Settings:
         loss: (output, targets) -> scalar; by default it follows the targets.
         vectorize: run the tasks of a step under `torch.func.vmap` instead of one after the other.
         autocast: the type in which the model's own operations run, where they can.
+        start: what the learned vector is: "primal", phi^(0), or "dual", z^(0), which only mirror
+            maps have. By default the method's own.
     """
 
     steps: int = 5
@@ -35,6 +38,7 @@ class Settings:
     loss: Loss | None = None
     vectorize: bool = False
     autocast: torch.dtype | None = None
+    start: StartKind | None = None
 
     def __post_init__(self) -> None:
         check_steps(self.steps)
@@ -42,6 +46,8 @@ class Settings:
         object.__setattr__(self, "adjoint", adjoints.make(self.adjoint))
         if self.norm not in get_args(Norm):
             raise ValueError(f"norm is {self.norm!r}; choose 'transductive' or 'inductive'")
+        if self.start not in (None, *get_args(StartKind)):
+            raise ValueError(f"start is {self.start!r}; choose 'primal' or 'dual'")
         if not (self.loss is None or callable(self.loss)):
             raise ValueError(f"loss is {self.loss!r}; give a function (output, targets) -> scalar")
         if not isinstance(self.vectorize, bool):

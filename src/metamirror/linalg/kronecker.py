@@ -88,26 +88,60 @@ class KroneckerLinear(nn.Module):
         outputs: shape of one output tensor, of the same order.
         before_relu: whether a ReLU follows. A handful of units may then all start dead, and stay
             so: a layer with at most `FEW` starts as weighted averages plus 1.
+        by_fan_in: store each factor times its number of inputs, so that an optimiser that moves
+            every entry alike moves the output alike at every width; see `matrices`.
+        bias: whether there is one.
+        units: what the product is multiplied by, one number for each of the `count` maps.
     """
 
-    def __init__(self, count: int, inputs: Shape, outputs: Shape, *, before_relu: bool = False):
+    units: Tensor | None
+
+    def __init__(
+        self,
+        count: int,
+        inputs: Shape,
+        outputs: Shape,
+        *,
+        before_relu: bool = False,
+        by_fan_in: bool = False,
+        bias: bool = True,
+        units: Tensor | None = None,
+    ):
         super().__init__()
-        self.factors = nn.ParameterList(
+        self.fan_in = [n if by_fan_in else 1 for n in inputs]
+        factors = [
             torch.randn(count, m, n) / math.sqrt(n) for n, m in zip(inputs, outputs, strict=True)
-        )
-        with torch.no_grad():
-            self.factors[0].mul_(math.sqrt(2))
-            alive = before_relu and math.prod(outputs) <= FEW
-            if alive:
-                for factor in self.factors:
-                    factor.copy_(averaging(factor))
-        self.bias = nn.Parameter(torch.full((count, *outputs), float(alive)))
+        ]
+        factors[0].mul_(math.sqrt(2))
+        alive = before_relu and math.prod(outputs) <= FEW
+        if alive:
+            factors = [averaging(factor) for factor in factors]
+        self.factors = nn.ParameterList(f * n for f, n in zip(factors, self.fan_in, strict=True))
+        self.bias = nn.Parameter(torch.full((count, *outputs), float(alive))) if bias else None
+        self.outputs = (count, *outputs)
+        self.register_buffer("units", None if units is None else units.view(-1, 1, 1))
+
+    def matrices(self) -> list[Tensor]:
+        r"""Return the factors F = V / n of the stored V, with n inputs each.
+
+        Adam moves every entry of V by about the learning rate. The gradient aligns the signs of
+        the n changes that add up to an output, so that without the division an output would move
+        n times as far (Yang and Hu 2021).
+        """
+        found = [f if n == 1 else f / n for f, n in zip(self.factors, self.fan_in, strict=True)]
+        if self.units is not None:
+            found[0] = found[0] * self.units
+        return found
+
+    def constant(self) -> Tensor:
+        """Return the bias, or zeros."""
+        return self.factors[0].new_zeros(self.outputs) if self.bias is None else self.bias
 
     def forward(self, x: Tensor, i: int) -> Tensor:
         """Return (F_1 kron .. kron F_O) x + b, the i-th map of one tensor."""
-        factors = [factor[i : i + 1] for factor in self.factors]
-        bias: Tensor = self.bias[i]
-        return kronecker_product(x.unsqueeze(0), factors).squeeze(0) + bias
+        factors = [factor[i : i + 1] for factor in self.matrices()]
+        product = kronecker_product(x.unsqueeze(0), factors).squeeze(0)
+        return product if self.bias is None else product + self.bias[i]
 
 
 class ShapeGroups:

@@ -73,8 +73,8 @@ def stacked_layer(
     """
     heads: list[Layer] = []
     for linears in zip(*groups, strict=True):
-        factors = [merged_factors(list(linear.factors)) for linear in linears]
-        biases = [linear.bias.flatten(1) for linear in linears]
+        factors = [merged_factors(linear.matrices()) for linear in linears]
+        biases = [linear.constant().flatten(1) for linear in linears]
         if size is not None:
             inputs, outputs = size
             matrices = [_filled(f, (inputs - f.shape[2], outputs - f.shape[1])) for (f,) in factors]

@@ -13,6 +13,7 @@ from metamirror.core.option_spec import parse_spec
 from metamirror.core.settings import Settings
 from metamirror.methods.named_parameters import learned
 from metamirror.methods.registry import Method, Parts
+from metamirror.mirror_maps.mirror_descent import MirrorDescent
 from metamirror.models import MODELS
 
 METHODS: dict[str, Method] = {
@@ -35,7 +36,7 @@ METHODS: dict[str, Method] = {
 COMMON = (*(field.name for field in fields(Settings)), "prior", "first_order", "recompute")
 """What every method takes as a keyword, beside its own options."""
 
-COMMON_WORDS = ("adjoint",)
+COMMON_WORDS = ("adjoint", "start")
 """Those that may also follow a method's key, as in `metasgd:adjoint=first`."""
 
 __all__ = ["METHODS", "Method", "Parts", "find_method", "make_learner"]
@@ -59,8 +60,8 @@ def make_learner(method: str, model: nn.Module, **options: Any) -> Learner:
             `metasgd:adjoint=first`.
         model: any module. It is copied: the learner's own parameters are in `learner.parameters()`.
         **options: the settings (`steps`, `lr`, `adjoint`, `loss`, `norm`, `vectorize`,
-            `autocast`), a `prior` (a `Prior`, or a word such as `isotropic:0.1`), the short forms
-            `first_order` and `recompute` of an adjoint, and the method's own options.
+            `autocast`, `start`), a `prior` (a `Prior`, or a word such as `isotropic:0.1`), the
+            short forms `first_order` and `recompute` of an adjoint, and the method's own options.
 
     >>> import metamirror as mm
     >>> learner = mm.make_learner("metasgd", mm.models.MLP(1, 1), steps=1, lr=0.01, positive=True)
@@ -81,6 +82,8 @@ def make_learner(method: str, model: nn.Module, **options: Any) -> Learner:
     prior = common.pop("prior", None)
     settings = Settings(**common)
     parts = found.build(copy.deepcopy(model), chosen, settings)
+    if settings.start == "dual" and not isinstance(parts.geometry, MirrorDescent):
+        raise ValueError(f"start is 'dual'; {found.key} has no mirror map, and so no dual start")
     if isinstance(prior, str):
         start = learned(parts.model)
         prior = priors.make(prior, {name: start[name] for name in parts.adapts or start})

@@ -1,15 +1,19 @@
 """The paper's method: mirror descent whose inverse mirror map is a blockIAF."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from torch import nn
 
-from metamirror.core.settings import Settings
+from metamirror.core.mirror_map import MirrorMap
+from metamirror.core.settings import Settings, StartKind
 from metamirror.methods.named_parameters import learned
 from metamirror.methods.registry import Method, Parts
-from metamirror.mirror_maps.block_iaf import BlockIAF, Heads, Scale
+from metamirror.mirror_maps.base import spread
+from metamirror.mirror_maps.block_iaf import BlockIAF, Heads, Parametrisation, Scale
+from metamirror.mirror_maps.composition import Composition
 from metamirror.mirror_maps.mirror_descent import MirrorDescent
+from metamirror.mirror_maps.mixing import KroneckerMixing
 from metamirror.mirror_maps.partition import Blocks
 
 
@@ -20,13 +24,17 @@ class Options:
     Attributes:
         variant: where the other options start. "live" starts as the identity and trains; "paper"
             follows the paper's text (logistic scale, random start, ReLU between layers only);
-            "released" behaves as the published code, whose output heads never train.
+            "released" behaves as the published code, whose output heads never train. The last two
+            have the standard parametrisation and a dual start.
         blocks: "layer", "tensor" or "index"; in Python also lists of names or of flat indices.
-        scale: "bounded", "logistic" or "exponential".
+        scale: "wide", "bounded", "logistic" or "exponential".
         heads: how the decoders' output layers start.
         extra_relu: a ReLU on embeddings and decoder inputs too.
-        anchored: beyond the paper, shift the map so that the start is its own image: then a map
-            that is still being learned does not move the start.
+        parametrisation: "fan_in", with which one outer learning rate serves start and map at every
+            width, or "standard".
+        mixing: beyond the paper, "kronecker" puts an invertible Kronecker-factored linear map of
+            each tensor in front of the flow; "none" is the paper's.
+        flows: how many flows follow each other; every second one takes the blocks in reverse.
     """
 
     variant: Literal["live", "paper", "released"] = "live"
@@ -34,27 +42,51 @@ class Options:
     scale: Scale | None = None
     heads: Heads | None = None
     extra_relu: bool | None = None
-    anchored: bool = False
+    parametrisation: Parametrisation | None = None
+    mixing: Literal["none", "kronecker"] = "none"
+    flows: int = 1
 
 
-VARIANTS: dict[str, tuple[Scale, Heads, bool]] = {
-    "live": ("bounded", "one zero factor", True),
-    "paper": ("logistic", "random", False),
-    "released": ("exponential", "all zero factors", True),
+VARIANTS: dict[str, dict[str, Any]] = {
+    "live": {
+        "scale": "wide",
+        "heads": "one zero factor",
+        "extra_relu": True,
+        "parametrisation": "fan_in",
+    },
+    "paper": {
+        "scale": "logistic",
+        "heads": "random",
+        "extra_relu": False,
+        "parametrisation": "standard",
+    },
+    "released": {
+        "scale": "exponential",
+        "heads": "all zero factors",
+        "extra_relu": True,
+        "parametrisation": "standard",
+    },
 }
 
 
 def build(model: nn.Module, options: Options, settings: Settings) -> Parts:
     """Learn a map over every parameter of the model."""
-    scale, heads, extra_relu = VARIANTS[options.variant]
-    g = BlockIAF(
-        {name: tuple(p.shape) for name, p in learned(model).items()},
-        blocks=options.blocks,
-        scale=options.scale or scale,
-        heads=options.heads or heads,
-        extra_relu=extra_relu if options.extra_relu is None else options.extra_relu,
-    )
-    return Parts(model, MirrorDescent(g, anchored=options.anchored))
+    if options.flows < 1:
+        raise ValueError(f"blockiaf:flows is {options.flows}; it must be at least 1")
+    variant = VARIANTS[options.variant]
+    given = {name: getattr(options, name) for name in variant}
+    chosen = variant | {name: value for name, value in given.items() if value is not None}
+    start = learned(model)
+    shapes = {name: tuple(p.shape) for name, p in start.items()}
+    chosen["units"] = {name: spread(p) for name, p in start.items()}
+    maps: list[MirrorMap] = []
+    for i in range(options.flows):
+        if options.mixing == "kronecker":
+            maps.append(KroneckerMixing(shapes, getattr(model, "modes", None)))
+        maps.append(BlockIAF(shapes, blocks=options.blocks, reverse=bool(i % 2), **chosen))
+    g = maps[0] if len(maps) == 1 else Composition(maps)
+    own_start: StartKind = "primal" if options.variant == "live" else "dual"
+    return Parts(model, MirrorDescent(g, start=settings.start or own_start))
 
 
 METHOD = Method(

@@ -1,6 +1,5 @@
 """Beyond the paper: mirror descent whose map is a mirror map by construction."""
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -23,25 +22,23 @@ class Options:
     Attributes:
         form: "coupled" (a Kronecker gradient network with symmetric coupling of all layers),
             "kronecker" (without it), "elementwise" (every number on its own).
-        metric: "diagonal" or "kronecker"; the quadratic part of the map.
+        metric: "diagonal" or "kronecker", the quadratic part of the map; by default Kronecker
+            where the form allows it.
         terms: hidden layers side by side, or tanh in an elementwise mixture (1 and 4 by default).
         rho: how far from quadratic the map may be, below 1.
         log_range: rates stay within a factor exp(log_range) of the step size.
-        anchored: shift the map so that the start is its own image: then a map that is still being
-            learned does not move the start.
     """
 
     form: Literal["coupled", "kronecker", "elementwise"] = "coupled"
-    metric: Metric = "diagonal"
+    metric: Metric | None = None
     terms: int | None = None
     rho: float = 0.9
-    log_range: float = math.log(10)
-    anchored: bool = False
+    log_range: float = 12.0
 
 
 def build(model: nn.Module, options: Options, settings: Settings) -> Parts:
     """Learn a map over every parameter of the model."""
-    if options.form == "elementwise" and options.metric != "diagonal":
+    if options.form == "elementwise" and options.metric == "kronecker":
         raise ValueError(
             f"gradnet:metric is {options.metric!r}; the elementwise form has a diagonal one only"
         )
@@ -54,13 +51,13 @@ def build(model: nn.Module, options: Options, settings: Settings) -> Parts:
         g = GradientNet(
             start,
             coupled=options.form == "coupled",
-            metric=options.metric,
+            metric=options.metric or "kronecker",
             terms=1 if options.terms is None else options.terms,
             rho=options.rho,
             log_range=options.log_range,
             modes=getattr(model, "modes", None),
         )
-    return Parts(model, MirrorDescent(g, anchored=options.anchored))
+    return Parts(model, MirrorDescent(g, start=settings.start or "primal"))
 
 
 METHOD = Method(

@@ -30,7 +30,7 @@ class Options:
     Attributes:
         objective: "joint" differentiates the query loss after K steps in the start and the warps;
             "trajectory" replays each visited point for the warps.
-        start: under "trajectory", how the start learns: "leap" (along the path) or "maml".
+        start_rule: under "trajectory", how the start learns: "leap" (along the path) or "maml".
         approximate: under "trajectory", evaluate each visited point without the further step.
         kernel: size of a warp convolution, 1 or 3; linear layers are warped by linear ones.
         batch_norm: batch normalisation in front of each warp.
@@ -42,7 +42,7 @@ class Options:
     """
 
     objective: Literal["joint", "trajectory"] = "joint"
-    start: Literal["leap", "maml"] = "leap"
+    start_rule: Literal["leap", "maml"] = "leap"
     approximate: bool = False
     kernel: int = 3
     batch_norm: bool = False
@@ -173,7 +173,7 @@ class TrajectoryLoss:
         replayed = visited[:-1] or visited
         losses = [self._replay(episode, point, path.points[0]) for point in replayed]
         replay = torch.stack(losses).mean()
-        if self.options.start == "maml":
+        if self.options.start_rule == "maml":
             # MAML's outer loss, in which only the start has a gradient.
             warps = episode.inner.fixed()
             loss = episode.query_loss({**warps, **episode.descend(fixed=warps).phi})

@@ -4,20 +4,24 @@ from metamirror.core.mirror_map import Identity, MirrorMap
 from metamirror.mirror_maps.base import bregman
 from metamirror.mirror_maps.block_iaf import BlockIAF
 from metamirror.mirror_maps.certify import Certificate, Witness, certify
+from metamirror.mirror_maps.composition import Composition
 from metamirror.mirror_maps.elementwise import Elementwise
 from metamirror.mirror_maps.gradient_net import GradientNet
 from metamirror.mirror_maps.mirror_descent import MirrorDescent
+from metamirror.mirror_maps.mixing import KroneckerMixing
 from metamirror.mirror_maps.partition import Partition
 from metamirror.mirror_maps.quadratic import Diagonal, KroneckerMetric, Linear
 
 __all__ = [
     "BlockIAF",
     "Certificate",
+    "Composition",
     "Diagonal",
     "Elementwise",
     "GradientNet",
     "Identity",
     "KroneckerMetric",
+    "KroneckerMixing",
     "Linear",
     "MirrorDescent",
     "MirrorMap",

@@ -13,6 +13,7 @@ with a hand-written backward pass.
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
 from typing import Any, Literal, get_args
 
 import torch
@@ -29,12 +30,22 @@ from metamirror.linalg.kronecker import (
     halved,
     module_list,
 )
+from metamirror.linalg.parametrisation import SPEED, bounded_scale
 from metamirror.mirror_maps.kernels.block_iaf import FlowPass
 from metamirror.mirror_maps.kernels.one_operation import one_operation
 from metamirror.mirror_maps.partition import Blocks, Partition
 
-Scale = Literal["bounded", "logistic", "exponential"]
+Scale = Literal["wide", "bounded", "logistic", "exponential"]
 Heads = Literal["one zero factor", "all zero factors", "random"]
+Parametrisation = Literal["fan_in", "standard"]
+
+LOG_RANGE = 3.0
+"""A wide scale lies between exp(-3) and exp(3): a factor of twenty on either side of 1."""
+
+
+def wide(alpha: Tensor) -> Tensor:
+    """Return a positive bounded scale that is 1 at zero: between exp(-3) and exp(3)."""
+    return bounded_scale(alpha, LOG_RANGE)
 
 
 def twice_logistic(alpha: Tensor) -> Tensor:
@@ -42,27 +53,25 @@ def twice_logistic(alpha: Tensor) -> Tensor:
     return 2 * torch.sigmoid(alpha)
 
 
-# sigma, and c with sigma' = sigma (1 - c sigma).
-SCALES: dict[Scale, tuple[Callable[[Tensor], Tensor], float]] = {
-    "bounded": (twice_logistic, 0.5),
-    "logistic": (torch.sigmoid, 1.0),
-    "exponential": (torch.exp, 0.0),
+SCALES: dict[Scale, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
+    "wide": (wide, lambda s: SPEED * s * (1 - (s.log() / LOG_RANGE).square())),
+    "bounded": (twice_logistic, lambda s: torch.addcmul(s, s, s, value=-0.5)),
+    "logistic": (torch.sigmoid, lambda s: torch.addcmul(s, s, s, value=-1)),
+    "exponential": (torch.exp, lambda s: s),
 }
+"""Each sigma, and its slope as a function of its value."""
 
 
 class Encoders(nn.Module):
     """The encoders e_j of all pieces of one shape: three Kronecker-factored layers with ReLU."""
 
-    def __init__(self, count: int, shape: Shape, final_relu: bool):
+    def __init__(self, shape: Shape, final_relu: bool, units: Tensor, by_fan_in: bool):
         super().__init__()
-        full, half, quarter, eighth = halved(shape)
         self.final_relu = final_relu
+        relus, inputs = (True, True, final_relu), (1 / units if by_fan_in else None, None, None)
         self.layers = module_list(
-            [
-                KroneckerLinear(count, full, half, before_relu=True),
-                KroneckerLinear(count, half, quarter, before_relu=True),
-                KroneckerLinear(count, quarter, eighth, before_relu=final_relu),
-            ]
+            KroneckerLinear(len(units), a, b, before_relu=relu, by_fan_in=by_fan_in, units=unit)
+            for (a, b), relu, unit in zip(pairwise(halved(shape)), relus, inputs, strict=True)
         )
 
     def forward(self, x: Tensor, i: int) -> Tensor:
@@ -75,18 +84,23 @@ class Encoders(nn.Module):
 class Decoders(nn.Module):
     """The decoders d_i of all pieces of one shape: a trunk, and two heads for alpha and mu.
 
-    The heads are the two halves of the one output layer that the paper's d_i ends in.
+    The heads are the two halves of the one output layer that the paper's d_i ends in. A bias of
+    mu's head adds a constant to the map and nothing else: by fan-in there is none.
     """
 
-    def __init__(self, count: int, shape: Shape, heads: Heads):
+    def __init__(self, shape: Shape, heads: Heads, units: Tensor, by_fan_in: bool):
         super().__init__()
+        count = len(units)
         full, half, quarter, self.code = halved(shape)
         self.trunk = module_list(
-            KroneckerLinear(count, a, b, before_relu=True)
+            KroneckerLinear(count, a, b, before_relu=True, by_fan_in=by_fan_in)
             for a, b in ((self.code, quarter), (quarter, half))
         )
-        self.alpha = KroneckerLinear(count, half, full)
-        self.mu = KroneckerLinear(count, half, full)
+        self.alpha = KroneckerLinear(count, half, full, by_fan_in=by_fan_in)
+        own = units if by_fan_in else None
+        self.mu = KroneckerLinear(
+            count, half, full, by_fan_in=by_fan_in, bias=not by_fan_in, units=own
+        )
         with torch.no_grad():
             for head in (self.alpha, self.mu):
                 # A product of two zero factors has no gradient in either, ever: zero exactly one.
@@ -110,13 +124,20 @@ class BlockIAF(MirrorMap):
     Args:
         shapes: stored shapes of the parameters, in order.
         blocks: the partition; see `Partition`.
-        scale: "bounded" (2 * logistic: exactly 1 at the start, below 2), "logistic" as in the
-            paper, "exponential" as in its released code.
+        scale: "wide" (exactly 1 at the start, from exp(-3) to exp(3), and as fast to learn as
+            the rates of MetaSGD), "bounded" (2 * logistic: below 2), "logistic" as in the paper,
+            "exponential" as in its released code.
         heads: how the decoders' output layers start: with "one zero factor" the map starts as
             the identity (given a scale of 1) and trains; with "all zero factors", as released,
             it never trains beyond a diagonal affine map; "random" starts near a scaled identity.
         extra_relu: a ReLU on embeddings and on decoder inputs, as in the released code.
+        parametrisation: "fan_in" stores each matrix times its number of inputs, so that one
+            learning rate serves start and map at every width, and has no parameters that only
+            add a constant; "standard" stores the matrices themselves, and has them.
+        units: by fan-in, the unit in which each parameter is read by its encoder and shifted:
+            the spread of its entries at the start. By default 1.
         modes: modes of single parameters where they differ from the stored shape.
+        reverse: take the blocks in the opposite order.
         fast: use the hand-written passes of `kernels.block_iaf`; without, plain autograd through
             the equations. Same results.
 
@@ -131,41 +152,57 @@ class BlockIAF(MirrorMap):
         shapes: Mapping[str, Shape],
         *,
         blocks: Blocks = "layer",
-        scale: Scale = "bounded",
+        scale: Scale = "wide",
         heads: Heads = "one zero factor",
         extra_relu: bool = True,
+        parametrisation: Parametrisation = "fan_in",
+        units: Mapping[str, float] | None = None,
         modes: Mapping[str, Shape] | None = None,
+        reverse: bool = False,
         fast: bool = True,
     ):
         super().__init__()
-        for name, given, known in (("scale", scale, Scale), ("heads", heads, Heads)):
+        for name, given, known in (
+            ("scale", scale, Scale),
+            ("heads", heads, Heads),
+            ("parametrisation", parametrisation, Parametrisation),
+        ):
             if given not in get_args(known):
                 raise ValueError(f"{name} is {given!r}; choose from {get_args(known)}")
-        self.partition = Partition(shapes, blocks, modes)
+        self.partition = Partition(shapes, blocks, modes, reverse)
         self.extra_relu, self.fast = extra_relu, fast
-        self.sigma, curvature = SCALES[scale]
+        self.sigma, slope = SCALES[scale]
+        by_fan_in = parametrisation == "fan_in"
         pieces = self.partition.pieces
         first, *later = self.partition.blocks
         # The first block's decoder reads the empty set: its scale and shift are free.
         self.first_alpha = nn.ParameterList(torch.zeros(pieces[name]) for name in first)
-        self.first_mu = nn.ParameterList(torch.zeros(pieces[name]) for name in first)
+        self.first_mu = nn.ParameterList(
+            torch.zeros(pieces[name]) for name in first if not by_fan_in
+        )
+
+        def unit_of(names: list[str]) -> Tensor:
+            return torch.tensor([(units or {}).get(name, 1.0) for name in names])
+
         encoded = {name: pieces[name] for block in self.partition.blocks[:-1] for name in block}
         self.encoded = ShapeGroups(encoded, encoded)
         self.encoders = module_list(
-            Encoders(len(names), shape, extra_relu) for shape, names in self.encoded.members.items()
+            Encoders(shape, extra_relu, unit_of(names), by_fan_in)
+            for shape, names in self.encoded.members.items()
         )
         decoded = {name: pieces[name] for block in later for name in block}
         self.decoded = ShapeGroups(decoded, decoded)
         self.decoders = module_list(
-            Decoders(len(names), shape, heads) for shape, names in self.decoded.members.items()
+            Decoders(shape, heads, unit_of(names), by_fan_in)
+            for shape, names in self.decoded.members.items()
         )
         self.code_size = {name: math.prod(halved(shape)[3]) for name, shape in pieces.items()}
         sizes = [[self.code_size[name] for name in block] for block in self.partition.blocks]
         self.connections = module_list(
-            _connection(sum(map(sum, sizes[:i])), sizes[i]) for i in range(1, len(sizes))
+            Connection(sum(map(sum, sizes[:i])), sizes[i], by_fan_in) for i in range(1, len(sizes))
         )
         self.kernel = FlowPass(
-            self.partition, self.encoded, self.decoded, self.sigma, curvature, extra_relu
+            self.partition, self.encoded, self.decoded, self.sigma, slope, extra_relu
         )
 
     def autoregression(self, z: Mapping[str, Tensor]) -> Iterator[dict[str, tuple[Tensor, Tensor]]]:
@@ -176,7 +213,7 @@ class BlockIAF(MirrorMap):
         embeddings: list[Tensor] = []
         for i, block in enumerate(self.partition.blocks):
             if i == 0:
-                outputs = list(zip(self.first_alpha, self.first_mu, strict=True))
+                outputs = self.first_outputs()
             else:
                 code = self.connections[i - 1](torch.cat(embeddings))
                 code = code.relu() if self.extra_relu else code
@@ -190,6 +227,11 @@ class BlockIAF(MirrorMap):
             }
             if i + 1 < len(self.partition.blocks):
                 embeddings += [self.encoded.of(name, self.encoders)(z[name]) for name in block]
+
+    def first_outputs(self) -> list[tuple[Tensor, Tensor]]:
+        """Return alpha and mu of the first block's pieces."""
+        mus = list(self.first_mu) or [torch.zeros_like(alpha) for alpha in self.first_alpha]
+        return list(zip(self.first_alpha, mus, strict=True))
 
     def forward(self, z: Params, prepared: Mapping[str, Any] | None = None) -> Params:
         if self.fast:
@@ -226,14 +268,15 @@ class BlockIAF(MirrorMap):
         if not self.fast:
             return {}
         return self.kernel.prepare(
-            (self.first_alpha, self.first_mu),
+            self.first_outputs(),
             [[[layer] for layer in e.layers] for e in self.encoders],
-            self.connections,
+            [(connection.matrix(), connection.bias) for connection in self.connections],
             [[*([layer] for layer in d.trunk), [d.alpha, d.mu]] for d in self.decoders],
         )
 
     def constants(self) -> list[nn.Parameter]:
-        return [*self.first_mu, *(decoders.mu.bias for decoders in self.decoders)]
+        biases = [decoders.mu.bias for decoders in self.decoders]
+        return [*self.first_mu, *(bias for bias in biases if bias is not None)]
 
     @torch.no_grad()
     def bounds(self, *, current: bool = False) -> Bounds | None:
@@ -245,14 +288,26 @@ class BlockIAF(MirrorMap):
         return (min(float(s.min()) for s in scales), max(float(s.max()) for s in scales))
 
 
-def _connection(inputs: int, sizes: list[int]) -> nn.Linear:
-    """Return the dense layer from the embeddings before a block to its decoders' inputs."""
-    linear = nn.Linear(inputs, sum(sizes))
-    # As in KroneckerLinear: a decoder of few inputs must not start dead.
-    few = torch.cat([torch.full((size,), size <= FEW) for size in sizes])
-    with torch.no_grad():
-        linear.bias.masked_fill_(few, 1.0)
-        # Not by an index: the meta device knows no values to take one from.
-        averaged = 0.1 * averaging(linear.weight)
-        linear.weight.copy_(torch.where(few[:, None], averaged, linear.weight))
-    return linear
+class Connection(nn.Module):
+    """The dense layer from the embeddings before a block to its decoders' inputs."""
+
+    def __init__(self, inputs: int, sizes: list[int], by_fan_in: bool):
+        super().__init__()
+        linear = nn.Linear(inputs, sum(sizes))
+        # As in KroneckerLinear: a decoder of few inputs must not start dead.
+        few = torch.cat([torch.full((size,), size <= FEW) for size in sizes])
+        self.fan_in = inputs if by_fan_in else 1
+        with torch.no_grad():
+            linear.bias.masked_fill_(few, 1.0)
+            # Not by an index: the meta device knows no values to take one from.
+            averaged = 0.1 * averaging(linear.weight)
+            weight = torch.where(few[:, None], averaged, linear.weight)
+            self.weight = nn.Parameter(weight * self.fan_in)
+        self.bias = linear.bias
+
+    def matrix(self) -> Tensor:
+        """Return the weight, as `KroneckerLinear.matrices` does."""
+        return self.weight if self.fan_in == 1 else self.weight / self.fan_in
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.linear(x, self.matrix(), self.bias)

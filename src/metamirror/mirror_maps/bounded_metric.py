@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from metamirror.core.mirror_map import Bounds
 from metamirror.linalg.kronecker import Shape, kronecker_product, squared_spectrum, transposed
+from metamirror.linalg.parametrisation import MIXING_SPEED, bounded_scale
 
 Metric = Literal["diagonal", "kronecker"]
 
@@ -62,9 +63,10 @@ class Scaling(nn.Module):
     def factors(self) -> Tensor | list[Tensor]:
         """Return the diagonal of S, or its factors."""
         if self.diagonal:
-            return torch.exp(self.log_range / 2 * torch.tanh(self.log_scale))
+            return bounded_scale(self.log_scale / 2, self.log_range / 2)
         reach = self.log_range / 2 / len(self.modes)
-        return [bounded((a + a.mT) / 2, reach) for a in self.modes]
+        speed = MIXING_SPEED / 2
+        return [bounded((a + a.mT) * (speed / 2 / a.shape[-1]), reach) for a in self.modes]
 
     @staticmethod
     def apply_to(x: Tensor, s: Tensor | list[Tensor], *, transpose: bool = False) -> Tensor:

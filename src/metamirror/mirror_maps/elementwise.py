@@ -1,6 +1,6 @@
 r"""The smallest provable map: every number on its own, through a monotone mixture of tanh.
 
-$$\phi_i = b_i + e^{a_i}\Big[z_i
+$$\phi_i = e^{a_i}\Big[z_i
         + \sum_{k \le R} w_{ck}\,\tau_{ck} \tanh\frac{z_i - t_{ck}}{\tau_{ck}}\Big]$$
 
 with (w, t, tau) shared by an output channel c. Since $|w_{ck}| \le \rho / R$, the bracket's slope
@@ -14,9 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from metamirror.core.mirror_map import Bounds, check_point, inner
+from metamirror.core.mirror_map import Bounds, check_point
 from metamirror.core.tasks import Params
 from metamirror.linalg.kronecker import Shape, ShapeGroups
+from metamirror.linalg.parametrisation import SPEED, bounded_scale
 from metamirror.mirror_maps.base import ContractionMap, log_cosh, spread
 
 # A tanh may become this many times, in logarithms, narrower or wider than the start's spread.
@@ -30,7 +31,7 @@ class Elementwise(ContractionMap):
         start: the parameters at the start: knots go to their quantiles, widths to their spread.
         terms: R, the number of tanh in a mixture.
         rho: how far a slope of the mixture may be from 1, below 1.
-        log_range: |a| stays below it; ln 10 allows rates from a tenth to ten.
+        log_range: |a| stays below it; 3 allows rates from a twentieth to twenty.
 
     >>> g = Elementwise({"w": torch.randn(4, 3)})
     >>> z = {"w": torch.randn(4, 3)}
@@ -38,22 +39,18 @@ class Elementwise(ContractionMap):
     (True, [0.01, 19.0])
     """
 
-    def __init__(
-        self, start: Params, *, terms: int = 4, rho: float = 0.9, log_range: float = math.log(10)
-    ):
+    def __init__(self, start: Params, *, terms: int = 4, rho: float = 0.9, log_range: float = 3.0):
         super().__init__(rho, log_range)
         if terms < 1:
             raise ValueError(f"terms is {terms}; a mixture has at least one")
         self.terms = terms
         channels = {name: channel_modes(tuple(t.shape)) for name, t in start.items()}
         self.groups = ShapeGroups({n: tuple(t.shape) for n, t in start.items()}, channels)
-        self.scale, self.shift = nn.ParameterList(), nn.ParameterList()
-        self.weight, self.knot, self.width = (nn.ParameterList() for _ in range(3))
+        self.scale, self.weight, self.knot, self.width = (nn.ParameterList() for _ in range(4))
         quantiles = torch.linspace(0, 1, terms + 2, dtype=torch.float64)[1:-1]
         like = next(iter(start.values()))
         for i, (modes, names) in enumerate(self.groups.members.items()):
-            for full in (self.scale, self.shift):
-                full.append(like.new_zeros(len(names), *modes))
+            self.scale.append(like.new_zeros(len(names), *modes))
             widths = torch.tensor([spread(start[name]) for name in names])
             knots = torch.stack([_quantiles(start[name], quantiles) for name in names])
             shape = (len(names), modes[0], terms)
@@ -69,16 +66,16 @@ class Elementwise(ContractionMap):
             for i, w in enumerate(self.width)
         ]
         return {
-            "rate": [torch.exp(self.log_range * torch.tanh(a)) for a in self.scale],
-            "weight": [largest * torch.tanh(v).unsqueeze(-2) for v in self.weight],
+            "rate": [bounded_scale(a, self.log_range) for a in self.scale],
+            "weight": [largest * torch.tanh(SPEED * v).unsqueeze(-2) for v in self.weight],
             "width": [width.unsqueeze(-2) for width in widths],
         }
 
     def forward(self, z: Params, prepared: Mapping[str, Any] | None = None) -> Params:
         p = prepared or self.prepare()
         x = self.groups.stack(z)
-        rows = zip(self.shift, p["rate"], x, self._offsets(x, p), strict=True)
-        return self.groups.unstack([b + rate * (x_i + n) for b, rate, x_i, n in rows])
+        rows = zip(p["rate"], x, self._offsets(x, p), strict=True)
+        return self.groups.unstack([rate * (x_i + n) for rate, x_i, n in rows])
 
     def _arguments(self, x: list[Tensor], p: Mapping[str, Any]) -> list[Tensor]:
         """Return (z_i - t_ck) / tau_ck, group by group, the terms last."""
@@ -93,15 +90,11 @@ class Elementwise(ContractionMap):
             for weight, width, a in zip(p["weight"], p["width"], self._arguments(x, p), strict=True)
         ]
 
-    def constants(self) -> list[nn.Parameter]:
-        return list(self.shift)
-
     def inverse(self, phi: Params) -> Params:
         """Iterate to a fixed point, which contracts at least by rho each time."""
         check_point(phi, self.groups.shapes)
         p = self.prepare()
-        rows = zip(self.groups.stack(phi), self.shift, p["rate"], strict=True)
-        targets = [(x - b) / rate for x, b, rate in rows]
+        targets = [x / r for x, r in zip(self.groups.stack(phi), p["rate"], strict=True)]
         return self.groups.unstack(self._solve(targets, lambda x: self._offsets(x, p)))
 
     def _current_bounds(self) -> Bounds:
@@ -117,11 +110,11 @@ class Elementwise(ContractionMap):
     def potential(self, z: Params) -> Tensor:
         p = self.prepare()
         x = self.groups.stack(z)
-        total = inner(self.groups.unstack(list(self.shift)), z)
+        terms = []
         for i, a in enumerate(self._arguments(x, p)):
             mixture = (p["weight"][i] * p["width"][i].square() * log_cosh(a)).sum(-1)
-            total = total + (p["rate"][i] * (x[i].square() / 2 + mixture)).sum()
-        return total
+            terms.append((p["rate"][i] * (x[i].square() / 2 + mixture)).sum())
+        return torch.stack(terms).sum()
 
 
 def channel_modes(shape: Shape) -> Shape:

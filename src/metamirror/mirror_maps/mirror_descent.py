@@ -1,6 +1,6 @@
 """Mirror descent: a mirror map in the geometry slot."""
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from torch import Tensor
 
@@ -21,22 +21,26 @@ class MirrorState(NamedTuple):
 class MirrorDescent(Geometry[MirrorState]):
     r"""Mirror descent in its dual form, eq. (7): $z \leftarrow z - \alpha \nabla L(g(z))$.
 
-    The learned start is the dual $z^{(0)}$, so that whatever changes g moves the first point
-    $g(z^{(0)})$ as well: a geometry that is still being learned disturbs the start. An anchored
-    map, $\phi = g(z) - g(z^{(0)}) + z^{(0)}$, does not. It is g up to a constant, a mirror map
-    where g is one and with the same slopes, and it holds the start in place.
+    With a primal start the learned vector $\theta$ is $\phi^{(0)}$ and
+    $z^{(0)} = \nabla h(\theta)$, the paper's definition. A mirror map is given up to a constant,
+    and the constant is chosen so that $\nabla h(\theta) = \theta$: the map is
+    $\phi = g(z) - g(\theta) + \theta$, which has g's slopes, is a mirror map where g is one, and
+    needs no inverse. Whatever g learns, the start stays where it is.
+
+    With a dual start, the paper's Algorithm 1, $\theta$ is $z^{(0)}$, and every change of g moves
+    the first point $g(\theta)$ as well.
 
     Args:
         g: the inverse mirror map.
-        anchored: shift g so that the start is its own image. What only adds a constant to g then
-            has no effect and is frozen.
+        start: "primal" or "dual". With a primal start, parameters that only add a constant to g
+            have no effect and are frozen.
     """
 
-    def __init__(self, g: MirrorMap, *, anchored: bool = False):
+    def __init__(self, g: MirrorMap, *, start: Literal["primal", "dual"] = "primal"):
         super().__init__()
         self.g = g
-        self.anchored = anchored
-        if anchored:
+        self.start = start
+        if start == "primal":
             for constant in g.constants():
                 constant.requires_grad_(False)
 
@@ -52,7 +56,7 @@ class MirrorDescent(Geometry[MirrorState]):
 
     def _state(self, z: Params, prepared: Any) -> MirrorState:
         image = self.g(z, prepared)
-        if not self.anchored:
+        if self.start == "dual":
             return MirrorState(z, image, prepared, None)
         shift = {name: value - image[name] for name, value in z.items()}
         return MirrorState(z, z, prepared, shift)

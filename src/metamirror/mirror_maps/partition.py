@@ -25,6 +25,7 @@ class Partition:
         blocks: "layer" (a layer with its normalisation parameters), "tensor", "index" (every
             single number, for small d), or lists of parameter names, or lists of flat indices.
         modes: modes of single parameters where they differ from `fold` of the stored shape.
+        reverse: take the blocks in the opposite order.
 
     >>> shapes = {"a.weight": (2, 2), "a.bias": (2,), "b.weight": (1, 2)}
     >>> Partition(shapes, "layer").blocks
@@ -36,6 +37,7 @@ class Partition:
         shapes: Mapping[str, Shape],
         blocks: Blocks = "layer",
         modes: Mapping[str, Shape] | None = None,
+        reverse: bool = False,
     ):
         self.shapes = {name: tuple(shape) for name, shape in shapes.items()}
         self.sizes = [math.prod(shape) for shape in self.shapes.values()]
@@ -50,6 +52,7 @@ class Partition:
             raise ValueError(
                 f"blocks is {blocks!r}; choose 'layer', 'tensor', 'index' or give lists"
             )
+        blocks = blocks[::-1] if reverse else blocks
         kinds = {type(entry) for block in blocks for entry in block}
         if not kinds <= {str} and not kinds <= {int}:
             raise ValueError(

@@ -14,11 +14,11 @@ from metamirror.core.tasks import Loss
 from metamirror.methods import make_learner
 from metamirror.storage import tensor_file
 
-FORMAT = 2
+FORMAT = 3
 CONFIG, TENSORS = "learner.json", "learner.safetensors"
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 """Types in which a learner can compute."""
-SETTINGS = ("steps", "lr", "adjoint", "norm", "vectorize")
+SETTINGS = ("steps", "lr", "adjoint", "norm", "vectorize", "start")
 """The settings that a file holds; the loss and the precision are given by who loads it."""
 FIELDS = {"method", "options", "built_lr", "model", *SETTINGS, "prior", "loss", "frozen"}
 
@@ -173,18 +173,44 @@ def restore(
 
 def checked(description: Any, origin: object) -> dict[str, Any]:
     """Return a description, once its fields are known to be there and of the right kind."""
-    if not isinstance(description, dict) or description.get("format") not in (1, FORMAT):
+    if not isinstance(description, dict) or description.get("format") not in range(1, FORMAT + 1):
         raise ValueError(f"{origin} is not a learner of format {FORMAT}")
-    if description["format"] == 1:
-        # It had a flag in place of the adjoint's name.
-        adjoint = "first" if description.get("first_order") is True else "unrolled"
-        description = {**description, "adjoint": adjoint}
+    if description["format"] < FORMAT:
+        description = _upgraded(description, origin)
     if missing := FIELDS - set(description):
         raise ValueError(f"{origin} is damaged: it lacks {sorted(missing)}")
     kinds = {"method": str, "options": dict, "model": dict | None, "frozen": list}
     if odd := [name for name, kind in kinds.items() if not isinstance(description[name], kind)]:
         raise ValueError(f"{origin} is damaged: {odd[0]} is {description[odd[0]]!r}")
     return dict(description)
+
+
+def _upgraded(description: dict[str, Any], origin: object) -> dict[str, Any]:
+    """Return a description of an earlier format in the words of this one."""
+    options = description.get("options")
+    if not isinstance(options, dict):
+        return description  # damaged, as `checked` says
+    options = dict(options)
+    found = {"start": None, **description, "options": options}
+    if description["format"] == 1:
+        # It had a flag in place of the adjoint's name.
+        found["adjoint"] = "first" if description.get("first_order") is True else "unrolled"
+    method = description.get("method")
+    if method == "gradnet":
+        raise ValueError(
+            f"{origin} is of an earlier version, whose gradient networks were parametrised "
+            f"differently: train it again"
+        )
+    if method == "blockiaf":
+        found["start"] = "primal" if options.pop("anchored", False) else "dual"
+        options["parametrisation"] = "standard"
+        if options.get("variant") == "live":
+            options["scale"] = options.get("scale") or "bounded"
+    if method == "warpgrad" and "start" in options:
+        options["start_rule"] = options.pop("start")
+    if method == "ecml":
+        options["floor"] = 0.0
+    return found
 
 
 def _find(path: Path, which: str) -> Path:

@@ -22,6 +22,8 @@ from metamirror.mirror_maps.partition import Partition
 Prepared = Mapping[str, Any]
 Coders = Sequence[Sequence[Sequence[KroneckerLinear]]]
 """Of each group of pieces the layers in order; several where they read the same input."""
+Connected = tuple[Tensor, Tensor]
+"""A connection's weight and bias."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ class FlowPass(nn.Module):
         encoded: the groups in which the pieces with an encoder hold their parameters.
         decoded: those of the pieces with a decoder.
         sigma: the scale.
-        curvature: c with sigma' = sigma (1 - c sigma).
+        slope: sigma' as a function of sigma.
         extra_relu: whether embeddings and decoder inputs go through a ReLU.
     """
 
@@ -109,7 +111,7 @@ class FlowPass(nn.Module):
         encoded: ShapeGroups,
         decoded: ShapeGroups,
         sigma: Callable[[Tensor], Tensor],
-        curvature: float,
+        slope: Callable[[Tensor], Tensor],
         extra_relu: bool,
     ):
         super().__init__()
@@ -117,7 +119,7 @@ class FlowPass(nn.Module):
         self.clusters = clusters_of(partition)
         sizes = {name: math.prod(shape) for name, shape in partition.pieces.items()}
         self.packing = Packing(sizes, [c.names for c in self.clusters])
-        self.sigma, self.curvature, self.input_relu = sigma, curvature, extra_relu
+        self.sigma, self.slope, self.input_relu = sigma, slope, extra_relu
         self.encoder_relus = (True, True, extra_relu)
         self.decoder_relus = (True, True, False)
         self.groups: dict[str, list[list[int]]] = {}
@@ -150,29 +152,27 @@ class FlowPass(nn.Module):
 
     def prepare(
         self,
-        first: tuple[nn.ParameterList, nn.ParameterList],
+        first: Sequence[tuple[Tensor, Tensor]],
         encoders: Coders,
-        connections: Sequence[nn.Linear],
+        connections: Sequence[Connected],
         decoders: Coders,
     ) -> dict[str, Any]:
         """Return the map's parameters, cluster by cluster."""
         return {
-            "first": [self._first(c, *first) for c in self.clusters],
+            "first": [self._first(c, first) for c in self.clusters],
             "encoders": [self._layers("encoder", i, encoders) for i in range(len(self.clusters))],
             "connect": self._connect(connections) if len(connections) else None,
             "decoders": [self._layers("decoder", i, decoders) for i in range(len(self.clusters))],
         }
 
-    def _first(
-        self, c: Cluster, alphas: nn.ParameterList, mus: nn.ParameterList
-    ) -> list[Tensor] | None:
+    def _first(self, c: Cluster, first: Sequence[tuple[Tensor, Tensor]]) -> list[Tensor] | None:
         """Scale and shift of the first block's pieces in a cluster."""
         if not c.first:
             return None
         rows = [self.first.index(name) for name in c.names[: c.first]]
         alpha, mu = (
             torch.stack([pad(ps[i].flatten(), (0, c.width - ps[i].numel())) for i in rows])
-            for ps in (alphas, mus)
+            for ps in zip(*first, strict=True)
         )
         return [self.sigma(alpha), mu]
 
@@ -190,11 +190,12 @@ class FlowPass(nn.Module):
             if layers
         ] or None
 
-    def _connect(self, linears: Sequence[nn.Linear]) -> list[Tensor]:
+    def _connect(self, connections: Sequence[Connected]) -> list[Tensor]:
         """Return all connections as one matrix, zero where a block must not see another."""
-        seen = linears[-1].in_features
-        weight = torch.cat([pad(c.weight, (0, seen + 1 - c.in_features)) for c in linears])
-        bias = torch.cat([c.bias for c in linears])
+        weights, biases = zip(*connections, strict=True)
+        seen = weights[-1].shape[1]
+        weight = torch.cat([pad(w, (0, seen + 1 - w.shape[1])) for w in weights])
+        bias = torch.cat(biases)
         outputs, inputs = self.connection_outputs, self.connection_inputs
         weight = pad(weight, (0, 0, 0, 1)).index_select(0, outputs).index_select(1, inputs)
         return [weight, pad(bias, (0, 1)).index_select(0, outputs)]
@@ -257,8 +258,8 @@ class FlowPass(nn.Module):
             to_decoders.append(None)
             if layers:
                 later = scale[c.first :]
-                slope = torch.addcmul(later, later, later, value=-self.curvature)
-                heads = torch.cat([to_scale[c.first :] * slope, grad[c.first :]])
+                to_alpha = to_scale[c.first :] * self.slope(later)
+                heads = torch.cat([to_alpha, grad[c.first :]])
                 read, to_decoders[-1] = run_backward(heads, layers, self.decoder_relus, traces)
                 to_inputs.append(read.view(len(later), points, -1).mT.reshape(-1, points))
         to_connect, to_encoders = self._embed_backward(to_inputs, to_z, p, trace)

@@ -105,7 +105,7 @@ class NetTrace(NamedTuple):
 
 
 class NetPass:
-    """phi = b + S'[u + N(u)], u = Sz, and its derivative."""
+    """phi = S'[u + N(u)], u = Sz, and its derivative."""
 
     def __init__(self, groups: ShapeGroups):
         sizes = {name: math.prod(shape) for name, shape in groups.shapes.items()}
@@ -128,8 +128,7 @@ class NetPass:
         found, scaled_back = _unzip(
             applied(s, x.mT, transpose=True) for s, x in zip(p["scalings"], bracket, strict=True)
         )
-        phi = summed(found, [shift.unsqueeze(-1) for shift in p["shifts"]])
-        return self.packing.unpack(phi), NetTrace(scaled, layers, coupling, scaled_back)
+        return self.packing.unpack(found), NetTrace(scaled, layers, coupling, scaled_back)
 
     def backward_pass(
         self, grads: list[Tensor], p: Prepared, trace: NetTrace
@@ -157,7 +156,6 @@ class NetPass:
         )
         return self.packing.unpack(to_z), {
             "scalings": [summed(*pair) for pair in zip(to_scalings, to_turned, strict=True)],
-            "shifts": [over_points(grad) for grad in given],
             "layers": to_layers,
             "coupling": to_coupling,
         }

@@ -1,4 +1,4 @@
-"""A map that is shifted so that the start is its own image."""
+"""Primal starts, which no map moves, and dual ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,12 @@ from metamirror.mirror_maps import BlockIAF
 from metamirror.mirror_maps.mirror_descent import MirrorDescent
 from tests.mirror_maps.maps import GRADIENT_MAPS, SHAPES, point, randomised
 
-MAPS = {"blockiaf": lambda: BlockIAF(SHAPES), **GRADIENT_MAPS}
+STANDARD = {"parametrisation": "standard", "scale": "bounded"}
+MAPS = {
+    "blockiaf": lambda: BlockIAF(SHAPES),
+    "blockiaf, standard": lambda: BlockIAF(SHAPES, **STANDARD),
+    **GRADIENT_MAPS,
+}
 maps = pytest.mark.parametrize("name", MAPS)
 
 
@@ -34,7 +39,7 @@ def path_from(geometry: MirrorDescent, prepared):
 @pytest.mark.parametrize("shared", [True, False], ids=["start prepared", "start not prepared"])
 def test_the_path_is_that_of_the_map_less_a_constant(name, shared):
     g = randomised(MAPS[name](), 1.0, 3)
-    geometry = MirrorDescent(g, anchored=True)
+    geometry = MirrorDescent(g)
     with torch.no_grad():
         prepared = geometry.prepare(point(8) if shared else None)
         z0 = z = point(8)
@@ -51,11 +56,11 @@ def test_the_path_is_that_of_the_map_less_a_constant(name, shared):
 @maps
 def test_no_map_moves_the_start(name):
     g = randomised(MAPS[name](), 2.0, 5)
-    geometry = MirrorDescent(g, anchored=True)
+    geometry = MirrorDescent(g)
     state = geometry.begin(point(1), geometry.prepare(None), {})
     for n, phi in geometry.primal(state).items():
         assert torch.equal(phi, point(1)[n])
-    free = MirrorDescent(g)
+    free = MirrorDescent(g, start="dual")
     moved = free.primal(free.begin(point(1), free.prepare(None), {}))
     assert any(not torch.allclose(moved[n], p) for n, p in point(1).items())
 
@@ -74,14 +79,15 @@ def test_what_only_adds_a_constant_is_not_learned(name):
         if id(p) in constants:
             assert still
         # The units of a flow are ReLUs, of which some rest.
-        elif name != "blockiaf":
+        elif "blockiaf" not in name:
             assert not still
-    MirrorDescent(g, anchored=True)
+    MirrorDescent(g)
     assert {id(p) for p in g.parameters() if not p.requires_grad} == constants
 
 
 def test_the_shifts_of_every_block_of_a_flow_are_constants():
-    g = BlockIAF(SHAPES)
+    assert not BlockIAF(SHAPES).constants()
+    g = BlockIAF(SHAPES, **STANDARD)
     names = {id(p): name for name, p in g.named_parameters()}
     found = {names[id(p)] for p in g.constants()}
     assert found == {n for n in names.values() if n.endswith("mu.bias") or "first_mu" in n}
@@ -89,7 +95,7 @@ def test_the_shifts_of_every_block_of_a_flow_are_constants():
     assert sum(p.numel() for p in g.constants()) == sum(p.numel() for p in point().values())
 
 
-@pytest.mark.parametrize("method", ["gradnet:anchored=true", "blockiaf:anchored=true"])
+@pytest.mark.parametrize("method", ["gradnet", "blockiaf"])
 def test_an_adapted_model_is_no_part_of_the_learner(method):
     learner = mm.make_learner(method, mm.models.MLP(3, 2, hidden=(4,)), steps=2)
     support = mm.Batch(torch.randn(4, 3), torch.tensor([0, 1, 0, 1]))
@@ -110,7 +116,19 @@ def test_an_adapted_model_is_no_part_of_the_learner(method):
 def test_the_option_reaches_the_learner():
     model = mm.models.MLP(3, 2, hidden=(4,))
     for method in ("gradnet", "blockiaf"):
-        plain = mm.make_learner(method, model)
-        anchored = mm.make_learner(f"{method}:anchored=true", model)
-        assert not plain.geometry.anchored
-        assert anchored.geometry.anchored
+        assert mm.make_learner(method, model).geometry.start == "primal"
+        assert mm.make_learner(f"{method}:start=dual", model).geometry.start == "dual"
+        assert mm.make_learner(method, model, start="dual").geometry.start == "dual"
+    for variant in ("paper", "released"):
+        own = f"blockiaf:variant={variant}"
+        assert mm.make_learner(own, model).geometry.start == "dual"
+        assert mm.make_learner(f"{own}:start=primal", model).geometry.start == "primal"
+
+
+def test_only_mirror_maps_have_a_dual_start():
+    model = mm.models.MLP(3, 2, hidden=(4,))
+    assert mm.make_learner("metasgd:start=primal", model).settings.start == "primal"
+    with pytest.raises(ValueError, match="metasgd has no mirror map"):
+        mm.make_learner("metasgd:start=dual", model)
+    with pytest.raises(ValueError, match="start is 'middle'; choose 'primal' or 'dual'"):
+        mm.make_learner("blockiaf", model, start="middle")
