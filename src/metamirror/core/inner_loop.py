@@ -1,6 +1,6 @@
 """The one inner loop. Every method of this library runs through `descend`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,10 +9,8 @@ from torch import Tensor
 
 from metamirror.core.adjoints import Adjoint, Unrolled
 from metamirror.core.geometry import Geometry, State
+from metamirror.core.lower_level import Lower, loss_and_gradient
 from metamirror.core.tasks import Params
-
-Lower = Callable[[Params, Params], tuple[Tensor, Tensor]]
-"""(phi, phi^(0)) -> (loss plus prior, the loss alone): a `LowerLevel`, or any function."""
 
 
 @dataclass(frozen=True)
@@ -66,36 +64,35 @@ def descend(
     """
     losses: list[Tensor] = []
     norms: list[Tensor] = []
-    states: list[State] = []
-    points: list[Params] = []
+    visited: list[tuple[State, Params]] = []
 
     def step(state: State, phi0: Params, k: int) -> tuple[State, Params, Tensor, Tensor]:
         phi = geometry.primal(state)
         loss, grad = _loss_and_gradient(lower, phi, phi0, adjoint, inside_vmap)
         loss = loss.detach()
-        return geometry.step(state, grad, lr=lr, loss=loss, k=k), phi, loss, global_norm(grad)
+        lengths = [torch.linalg.vector_norm(g.detach()) for g in grad.values()]
+        norm = torch.linalg.vector_norm(torch.stack(lengths))
+        return geometry.step(state, grad, lr=lr, loss=loss, k=k), phi, loss, norm
 
     begun = state
     with torch.set_grad_enabled(adjoint.builds_graph):
         for k in range(first, first + steps):
-            before = state
-            state, phi, loss, norm = adjoint.step(step, before, phi0 or {}, k, through=through)
+            after, phi, loss, norm = adjoint.step(step, state, phi0 or {}, k, through=through)
             losses.append(loss)
             norms.append(norm)
             if keep:
-                states.append(before)
-                points.append(phi)
+                visited.append((state, phi))
+            state = after
         phi = geometry.primal(state)
     if not adjoint.builds_graph:
         phi = adjoint.attach(phi, geometry.primal(begun), lower)
-    states.append(state)
-    points.append(phi)
+    visited.append((state, phi))
     empty = next(iter(phi.values())).new_zeros(0)
     return Path(
         losses=torch.stack(losses) if losses else empty,
         grad_norms=torch.stack(norms) if norms else empty,
-        states=tuple(states),
-        points=tuple(points),
+        states=tuple(state for state, _ in visited),
+        points=tuple(phi for _, phi in visited),
     )
 
 
@@ -113,19 +110,4 @@ def _loss_and_gradient(
         name: p if second and p.requires_grad else p.detach().requires_grad_()
         for name, p in phi.items()
     }
-    with torch.enable_grad():
-        total, loss = lower(phi, phi0)
-        grads = torch.autograd.grad(
-            total,
-            tuple(phi.values()),
-            create_graph=second,
-            materialize_grads=True,
-        )
-    return loss, dict(zip(phi, grads, strict=True))
-
-
-def global_norm(tensors: Params) -> Tensor:
-    """Return the Euclidean norm of all tensors taken as one vector, outside the graph."""
-    norms = [torch.linalg.vector_norm(t.detach()) for t in tensors.values()]
-    norm: Tensor = torch.linalg.vector_norm(torch.stack(norms))
-    return norm
+    return loss_and_gradient(lower, phi, phi0, create_graph=second)
