@@ -44,7 +44,7 @@ def check_method(
         for model, tasks in ((smooth_mlp(), tasks_of((6,))), (smooth_conv(), tasks_of((1, 8, 8)))):
             check_step(spec, model, tasks)
             if no_finite_differences is None:
-                check_meta_gradient(spec, model, tasks, straight_through)
+                check_learner_gradient(moved(spec, model, steps=3), tasks, straight_through)
             if starts_as is not None:
                 check_start(spec, model, tasks, starts_as)
             check_vmap(spec, model, tasks)
@@ -82,13 +82,6 @@ def check_step(spec: str, model: nn.Module, tasks: Task) -> None:
         all(torch.equal(p, again[name]) for name, p in params.items()),
         f"{spec} adapts differently with the same seed: draw noise in `draw`, with its generator",
     )
-
-
-def check_meta_gradient(
-    spec: str, model: nn.Module, tasks: Task, straight_through: str | None = None
-) -> None:
-    """Check the meta-gradient against finite differences, by the model and by the geometry."""
-    check_learner_gradient(moved(spec, model, steps=3), tasks, straight_through)
 
 
 def check_learner_gradient(
