@@ -27,10 +27,7 @@ from metamirror.core.tasks import Batch, Params, tensor_like
 
 
 class InnerLevel(nn.Module):
-    """A model, a start, a geometry and a prior around the one inner loop, with their settings.
-
-    Arguments as in `Learner`.
-    """
+    """A model, start, geometry and prior around the one inner loop: arguments as in `Learner`."""
 
     def __init__(
         self,
@@ -166,9 +163,7 @@ class InnerLevel(nn.Module):
     def lower_level(self, support: Batch, fixed: Params | None = None) -> LowerLevel:
         """Return what the inner loop minimises for a support set.
 
-        Args:
-            support: labelled examples.
-            fixed: values for parameters that do not adapt, in place of the model's own.
+        `fixed` has values for parameters that do not adapt, in place of the model's own.
         """
         own = fixed or {}
         return LowerLevel(

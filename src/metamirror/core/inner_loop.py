@@ -47,20 +47,12 @@ def descend(
     first: int = 0,
     inside_vmap: bool = False,
 ) -> Path:
-    """Take K steps of z <- z - alpha * direction(grad L(primal(z))).
+    """Take K = `steps` steps of z <- z - alpha * direction(grad L(primal(z))), alpha = `lr`.
 
-    Args:
-        lower: what the inner level minimises.
-        geometry: how a gradient becomes an update.
-        state: where to start, from `geometry.begin`.
-        steps: K.
-        lr: alpha.
-        adjoint: how the outer level differentiates the path.
-        keep: keep every state and point, not only the last.
-        phi0: the prior's centre, where there is a prior.
-        through: the meta-learned tensors that a step may use.
-        first: how many steps were taken before these.
-        inside_vmap: differentiate with `torch.func`, the only way under `torch.func.vmap`.
+    `state` is where to start, from `geometry.begin`, and `first` how many steps were taken before.
+    `keep` keeps every state and point, not only the last. `phi0` is the prior's centre, where there
+    is a prior, and `through` has the meta-learned tensors that a step may use. `inside_vmap`
+    differentiates with `torch.func`, the only way under `torch.func.vmap`.
     """
     losses: list[Tensor] = []
     norms: list[Tensor] = []

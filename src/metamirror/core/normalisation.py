@@ -46,14 +46,10 @@ class BatchNorm(nn.Module):
                 f"not {tuple(x.shape)}"
             )
         axes = [0, *range(2, x.dim())]
-        given = self.given()
-        if given is None:
-            mean = x.mean(axes, keepdim=True)
-            centred = x - mean
+        mean, var = self.given() or (x.mean(axes, keepdim=True), None)
+        centred = x - mean
+        if var is None:
             var = centred.square().mean(axes, keepdim=True)
-        else:
-            mean, var = given
-            centred = x - mean
         self.note(mean, var)
         shape = [1, self.channels, *[1] * (x.dim() - 2)]
         scale = torch.rsqrt(var + self.eps) * self.weight.view(shape)
