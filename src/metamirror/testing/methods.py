@@ -5,6 +5,7 @@ import pickle
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from unittest.mock import patch
 
 import torch
 from torch import nn
@@ -35,9 +36,6 @@ def check_method(
         straight_through: how the names of parameters begin whose gradient is defined otherwise.
         unused: parts of the names of parameters that have no gradient, by intention.
 
-    Raises:
-        AssertionError: names what is wrong.
-
     >>> check_method("maml")
     """
     with registered(method) as spec, torch.random.fork_rng(devices=[]):
@@ -61,13 +59,8 @@ def registered(method: str | Method) -> Iterator[str]:
     if isinstance(method, str):
         yield method
         return
-    before = dict(METHODS)
-    METHODS[method.key] = method
-    try:
+    with patch.dict(METHODS, {method.key: method}):
         yield method.key
-    finally:
-        METHODS.clear()
-        METHODS.update(before)
 
 
 def check_step(spec: str, model: nn.Module, tasks: Task) -> None:
