@@ -78,24 +78,19 @@ class Rematerialised(Adjoint):
     def step(self, step: Callable[..., Any], *args: Any, through: Sequence[Tensor]) -> Any:
         # What the results look like is known only when the step has run.
         found: list[Any] = []
-        own = tensors_in(args)
-        tensors = _Recomputed.apply(step, args, found, len(own), *own, *through)  # type: ignore[no-untyped-call]
+        tensors = _Recomputed.apply(step, args, found, *tensors_in(args), *through)  # type: ignore[no-untyped-call]
         return with_tensors(found[0], tensors)
 
 
 class _Recomputed(Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        found: list[Any],
-        count: int,
-        *tensors: Tensor,
+        ctx: Any, function: Callable[..., Any], args: Any, found: list[Any], *tensors: Tensor
     ) -> tuple[Tensor, ...]:
         ctx.function, ctx.args = function, with_tensors(args, tensors)
         # A layer that draws noise has to draw the same again.
         ctx.random = torch.get_rng_state(), *get_device_states(*tensors)
+        count = len(tensors_in(args))
         ctx.save_for_backward(*tensors[:count])
         ctx.through = tensors[count:]
         ctx.set_materialize_grads(False)
@@ -117,7 +112,7 @@ class _Recomputed(Function):
             results = tensors_in(ctx.function(*with_tensors(ctx.args, own)))
         inputs = [*own, *ctx.through]
         found = iter(pulled_back(results, grads, [t for t in inputs if t.requires_grad]))
-        return None, None, None, None, *(next(found) if t.requires_grad else None for t in inputs)
+        return None, None, None, *(next(found) if t.requires_grad else None for t in inputs)
 
 
 @dataclass(frozen=True)
