@@ -9,7 +9,7 @@ from torch import Tensor, nn
 import metamirror as mm
 from metamirror.models.conv4 import Conv4, ConvBlock
 from metamirror.models.kernels import first_block
-from metamirror.models.kernels.channel_statistics import channel_statistics
+from metamirror.models.kernels.conv_block import channel_statistics
 from metamirror.models.kernels.fast_block import convolved_and_pooled
 from metamirror.testing.methods import meta_gradient
 

@@ -12,12 +12,13 @@ import metamirror as mm
 from metamirror.methods import Parts
 from metamirror.testing import check_method
 from metamirror.testing.methods import (
+    check_learner_gradient,
     check_learning,
     check_meta_device,
-    check_meta_gradient,
     check_start,
     check_step,
     check_vmap,
+    moved,
     registered,
 )
 from metamirror.testing.networks import smooth_mlp, tasks_of
@@ -78,6 +79,10 @@ def test_a_method_that_is_not_registered_passes_and_stays_unknown():
     assert "toy" not in mm.METHODS
 
 
+def check_gradient(spec, model, tasks):
+    check_learner_gradient(moved(spec, model, steps=3), tasks)
+
+
 @pytest.mark.parametrize(
     ("make", "check", "words"),
     [
@@ -85,7 +90,7 @@ def test_a_method_that_is_not_registered_passes_and_stays_unknown():
         (DrawsByItself, check_step, "adapts differently with the same seed"),
         (BranchesOnValues, check_vmap, "fails under torch.func.vmap: do not branch on values"),
         (MakesTensorsElsewhere, check_meta_device, "fails on the meta device"),
-        (Stopped, check_meta_gradient, "the meta-gradient by geometry is wrong"),
+        (Stopped, check_gradient, "the meta-gradient by geometry is wrong"),
         (lambda: Scaled(0.5), check_start, "does not start as maml"),
         (Dead, check_learning, r"\['geometry.idle'\] have no gradient"),
     ],

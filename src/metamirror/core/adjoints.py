@@ -5,11 +5,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
+from torch.autograd import Function
+from torch.utils.checkpoint import get_device_states, set_device_states
 
 from metamirror.core.option_spec import parse_spec, read_options
-from metamirror.core.rematerialise import recomputed
 from metamirror.core.tasks import Params
+from metamirror.core.trees import pulled_back, tensors_in, with_tensors
 
 
 class Adjoint(ABC):
@@ -64,7 +67,8 @@ class FirstOrder(Adjoint):
 class Rematerialised(Adjoint):
     """Differentiate exactly, and build each step's graph again when it is needed.
 
-    Memory hardly grows with K, at the price of time.
+    Memory hardly grows with K, at the price of time: a path holds K sets of parameters and the
+    graph of one step, instead of K graphs.
     """
 
     name = "rematerialised"
@@ -72,7 +76,43 @@ class Rematerialised(Adjoint):
     vectorizes = False
 
     def step(self, step: Callable[..., Any], *args: Any, through: Sequence[Tensor]) -> Any:
-        return recomputed(step, *args, through=through)
+        # What the results look like is known only when the step has run.
+        found: list[Any] = []
+        tensors = _Recomputed.apply(step, args, found, *tensors_in(args), *through)  # type: ignore[no-untyped-call]
+        return with_tensors(found[0], tensors)
+
+
+class _Recomputed(Function):
+    @staticmethod
+    def forward(
+        ctx: Any, function: Callable[..., Any], args: Any, found: list[Any], *tensors: Tensor
+    ) -> tuple[Tensor, ...]:
+        ctx.function, ctx.args = function, with_tensors(args, tensors)
+        # A layer that draws noise has to draw the same again.
+        ctx.random = torch.get_rng_state(), *get_device_states(*tensors)
+        count = len(tensors_in(args))
+        ctx.save_for_backward(*tensors[:count])
+        ctx.through = tensors[count:]
+        ctx.set_materialize_grads(False)
+        found.append(function(*args))
+        return tuple(t.detach() for t in tensors_in(found[0]))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> Any:
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                "the meta-gradient of rematerialised steps cannot be differentiated again: choose "
+                "the adjoint unrolled"
+            )
+        own = [t.detach().requires_grad_(t.requires_grad) for t in ctx.saved_tensors]
+        state, devices, device_states = ctx.random
+        with torch.enable_grad(), torch.random.fork_rng(devices):
+            torch.set_rng_state(state)
+            set_device_states(devices, device_states)
+            results = tensors_in(ctx.function(*with_tensors(ctx.args, own)))
+        inputs = [*own, *ctx.through]
+        found = iter(pulled_back(results, grads, [t for t in inputs if t.requires_grad]))
+        return None, None, None, *(next(found) if t.requires_grad else None for t in inputs)
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,7 @@ class Episode:
     """
 
     def __init__(self, inner: InnerLevel, task: Task, state: State, *, inside_vmap: bool = False):
-        self.inner = inner
-        self.task = task
-        self.state = state
+        self.inner, self.task, self.state = inner, task, state
         self.accuracy = next(iter(state.z.values())).detach().new_full((), float("nan"))
         self._inside_vmap = inside_vmap
 

@@ -40,11 +40,7 @@ class Geometry(nn.Module, ABC, Generic[S]):
     """A remark that a verdict on `candidate_mirror_map` needs."""
 
     def prepare(self, theta: Params | None) -> Any:
-        """Compute what the tasks of an outer step share.
-
-        Args:
-            theta: the learned start, where all tasks begin at it.
-        """
+        """Compute what the tasks of an outer step share; theta is given if all begin at it."""
         return None
 
     def draw(self, generator: torch.Generator) -> Params:

@@ -27,19 +27,15 @@ from metamirror.core.tasks import Batch, Params, tensor_like
 
 
 class InnerLevel(nn.Module):
-    """A model, a start, a geometry and a prior around the one inner loop, with their settings.
-
-    Arguments as in `Learner`.
-    """
+    """A model, start, geometry and prior around the one inner loop: arguments as in `Learner`."""
 
     def __init__(
         self,
         model: nn.Module,
-        geometry: Geometry[Any] | None = None,
-        *,
-        start: Start | None = None,
-        prior: Prior | None = None,
-        adapts: Iterable[str] | None = None,
+        geometry: Geometry[Any] | None,
+        start: Start | None,
+        prior: Prior | None,
+        adapts: Iterable[str] | None,
         settings: Settings,
     ):
         super().__init__()
@@ -167,9 +163,7 @@ class InnerLevel(nn.Module):
     def lower_level(self, support: Batch, fixed: Params | None = None) -> LowerLevel:
         """Return what the inner loop minimises for a support set.
 
-        Args:
-            support: labelled examples.
-            fixed: values for parameters that do not adapt, in place of the model's own.
+        `fixed` has values for parameters that do not adapt, in place of the model's own.
         """
         own = fixed or {}
         return LowerLevel(
@@ -221,12 +215,15 @@ class InnerLevel(nn.Module):
         """Return the model's output with parameters phi."""
         # Buffers are passed as copies: a layer that updates its own must not leave traces.
         buffers = {name: b.clone() for name, b in self.model.named_buffers()}
-        with fixed_statistics(statistics) if statistics else nullcontext(), self._precision(x):
+        low = self.settings.autocast
+        precision: AbstractContextManager[object] = nullcontext()
+        if low is not None:
+            # Without its cache: inner parameters are new tensors at every step.
+            precision = torch.autocast(x.device.type, low, cache_enabled=False)
+        with fixed_statistics(statistics) if statistics else nullcontext(), precision:
             output: Tensor = functional_call(self.model, {**buffers, **phi}, (x,))
-        if self.settings.autocast is None:
-            return output
         # A loss is computed in full precision, whatever the model ran in.
-        return output.to(next(iter(phi.values())).dtype)
+        return output if low is None else output.to(next(iter(phi.values())).dtype)
 
     def statistics(self, phi: Params, support: Batch) -> Statistics | None:
         """Return the support set's statistics for normalisation at phi; None if transductive."""
@@ -240,23 +237,8 @@ class InnerLevel(nn.Module):
         """Return how many numbers the model gives for each of such examples."""
         example = x[:1]
         key = (example.shape, example.dtype, example.device, self.model.training)
-        if key not in self._outputs:
-            self._outputs[key] = self._probe(example)
-        return self._outputs[key]
-
-    def check_outputs(self, batch: Batch, name: str) -> None:
-        """Name a wrong shape or label before it fails deep inside torch, or not at all."""
-        outputs = self.outputs(batch.x)
-        if self.settings.loss is None and not batch.y.is_floating_point():
-            check_labels(batch, name, outputs)
-
-    def _precision(self, x: Tensor) -> AbstractContextManager[object]:
-        if self.settings.autocast is None:
-            return nullcontext()
-        # Without its cache: inner parameters are new tensors at every step.
-        return torch.autocast(x.device.type, self.settings.autocast, cache_enabled=False)
-
-    def _probe(self, example: Tensor) -> int:
+        if key in self._outputs:
+            return self._outputs[key]
         try:
             # A layer that draws noise must not shift the random state of what follows.
             with torch.no_grad(), torch.random.fork_rng():
@@ -270,4 +252,11 @@ class InnerLevel(nn.Module):
                 f"the model does not take an example of shape {tuple(example.shape[1:])} and type "
                 f"{example.dtype}: {error}"
             ) from error
-        return output.shape[-1] if output.dim() else 1
+        self._outputs[key] = output.shape[-1] if output.dim() else 1
+        return self._outputs[key]
+
+    def check_outputs(self, batch: Batch, name: str) -> None:
+        """Name a wrong shape or label before it fails deep inside torch, or not at all."""
+        outputs = self.outputs(batch.x)
+        if self.settings.loss is None and not batch.y.is_floating_point():
+            check_labels(batch, name, outputs)

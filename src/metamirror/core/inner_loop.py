@@ -1,6 +1,6 @@
 """The one inner loop. Every method of this library runs through `descend`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,10 +9,8 @@ from torch import Tensor
 
 from metamirror.core.adjoints import Adjoint, Unrolled
 from metamirror.core.geometry import Geometry, State
+from metamirror.core.lower_level import Lower, loss_and_gradient
 from metamirror.core.tasks import Params
-
-Lower = Callable[[Params, Params], tuple[Tensor, Tensor]]
-"""(phi, phi^(0)) -> (loss plus prior, the loss alone): a `LowerLevel`, or any function."""
 
 
 @dataclass(frozen=True)
@@ -49,53 +47,44 @@ def descend(
     first: int = 0,
     inside_vmap: bool = False,
 ) -> Path:
-    """Take K steps of z <- z - alpha * direction(grad L(primal(z))).
+    """Take K = `steps` steps of z <- z - alpha * direction(grad L(primal(z))), alpha = `lr`.
 
-    Args:
-        lower: what the inner level minimises.
-        geometry: how a gradient becomes an update.
-        state: where to start, from `geometry.begin`.
-        steps: K.
-        lr: alpha.
-        adjoint: how the outer level differentiates the path.
-        keep: keep every state and point, not only the last.
-        phi0: the prior's centre, where there is a prior.
-        through: the meta-learned tensors that a step may use.
-        first: how many steps were taken before these.
-        inside_vmap: differentiate with `torch.func`, the only way under `torch.func.vmap`.
+    `state` is where to start, from `geometry.begin`, and `first` how many steps were taken before.
+    `keep` keeps every state and point, not only the last. `phi0` is the prior's centre, where there
+    is a prior, and `through` has the meta-learned tensors that a step may use. `inside_vmap`
+    differentiates with `torch.func`, the only way under `torch.func.vmap`.
     """
     losses: list[Tensor] = []
     norms: list[Tensor] = []
-    states: list[State] = []
-    points: list[Params] = []
+    visited: list[tuple[State, Params]] = []
 
     def step(state: State, phi0: Params, k: int) -> tuple[State, Params, Tensor, Tensor]:
         phi = geometry.primal(state)
         loss, grad = _loss_and_gradient(lower, phi, phi0, adjoint, inside_vmap)
         loss = loss.detach()
-        return geometry.step(state, grad, lr=lr, loss=loss, k=k), phi, loss, global_norm(grad)
+        lengths = [torch.linalg.vector_norm(g.detach()) for g in grad.values()]
+        norm = torch.linalg.vector_norm(torch.stack(lengths))
+        return geometry.step(state, grad, lr=lr, loss=loss, k=k), phi, loss, norm
 
     begun = state
     with torch.set_grad_enabled(adjoint.builds_graph):
         for k in range(first, first + steps):
-            before = state
-            state, phi, loss, norm = adjoint.step(step, before, phi0 or {}, k, through=through)
+            after, phi, loss, norm = adjoint.step(step, state, phi0 or {}, k, through=through)
             losses.append(loss)
             norms.append(norm)
             if keep:
-                states.append(before)
-                points.append(phi)
+                visited.append((state, phi))
+            state = after
         phi = geometry.primal(state)
     if not adjoint.builds_graph:
         phi = adjoint.attach(phi, geometry.primal(begun), lower)
-    states.append(state)
-    points.append(phi)
+    visited.append((state, phi))
     empty = next(iter(phi.values())).new_zeros(0)
     return Path(
         losses=torch.stack(losses) if losses else empty,
         grad_norms=torch.stack(norms) if norms else empty,
-        states=tuple(states),
-        points=tuple(points),
+        states=tuple(state for state, _ in visited),
+        points=tuple(phi for _, phi in visited),
     )
 
 
@@ -113,19 +102,4 @@ def _loss_and_gradient(
         name: p if second and p.requires_grad else p.detach().requires_grad_()
         for name, p in phi.items()
     }
-    with torch.enable_grad():
-        total, loss = lower(phi, phi0)
-        grads = torch.autograd.grad(
-            total,
-            tuple(phi.values()),
-            create_graph=second,
-            materialize_grads=True,
-        )
-    return loss, dict(zip(phi, grads, strict=True))
-
-
-def global_norm(tensors: Params) -> Tensor:
-    """Return the Euclidean norm of all tensors taken as one vector, outside the graph."""
-    norms = [torch.linalg.vector_norm(t.detach()) for t in tensors.values()]
-    norm: Tensor = torch.linalg.vector_norm(torch.stack(norms))
-    return norm
+    return loss_and_gradient(lower, phi, phi0, create_graph=second)

@@ -9,9 +9,10 @@ from torch import Tensor, nn
 from metamirror.core.adjoints import Detached
 from metamirror.core.checks import check_batch, check_steps, check_task
 from metamirror.core.episode import Episode
-from metamirror.core.geometry import Geometry
+from metamirror.core.geometry import Geometry, State
 from metamirror.core.inner_level import InnerLevel
 from metamirror.core.inner_loop import Path
+from metamirror.core.lower_level import LowerLevel
 from metamirror.core.normalisation import Statistics
 from metamirror.core.objectives import Objective, QueryLoss
 from metamirror.core.outer_gradient import TaskLosses, TaskWorkers, sum_of_gradients
@@ -31,10 +32,8 @@ class Adapted:
     """
 
     def __init__(self, inner: InnerLevel, path: Path, statistics: Statistics | None):
-        self.params = path.phi
-        self.path = path
+        self.params, self.path, self.statistics = path.phi, path, statistics
         self._inner = inner
-        self.statistics = statistics
         # Copies: the learner's own go on learning.
         self._fixed = {name: p.clone() for name, p in inner.fixed().items()}
 
@@ -72,14 +71,7 @@ class Learner(InnerLevel):
         settings: Settings | None = None,
         **keywords: Any,
     ):
-        super().__init__(
-            model,
-            geometry,
-            start=start,
-            prior=prior,
-            adapts=adapts,
-            settings=Settings(**keywords) if settings is None else settings,
-        )
+        super().__init__(model, geometry, start, prior, adapts, settings or Settings(**keywords))
         self.objective = objective or QueryLoss()
         self.config: dict[str, Any] | None = None
         """How `make_learner` built it: what `save` writes."""
@@ -102,9 +94,7 @@ class Learner(InnerLevel):
             seed: of the method's own noise (MT-net's masks); by default drawn from torch's.
             keep: keep every point of the path, which costs one set of parameters per step.
         """
-        self._check_support(support)
-        state = self.begin(support, seed=seed, detached=True)
-        lower = self.lower_level(support)
+        lower, state = self._begun(support, seed)
         path = self.descend(lower, state, adjoint=Detached(), keep=keep, steps=steps, lr=lr)
         with torch.no_grad():
             return Adapted(self, path, self.statistics(path.phi, support))
@@ -126,9 +116,7 @@ class Learner(InnerLevel):
         4
         """
         count = self.steps if steps is None else check_steps(steps)
-        self._check_support(support)
-        state = self.begin(support, seed=seed, detached=True)
-        lower = self.lower_level(support)
+        lower, state = self._begun(support, seed)
         with torch.no_grad():
             phi0 = self.geometry.primal(state)
         for k in range(count + 1):
@@ -212,9 +200,11 @@ class Learner(InnerLevel):
         """Return one task, without a task axis, as an objective sees it."""
         return Episode(self, task, self.begin(task.support, seed=seed))
 
-    def _check_support(self, support: Batch) -> None:
+    def _begun(self, support: Batch, seed: int | None) -> tuple[LowerLevel, State]:
+        """Refuse a support set that does not fit; return what to minimise, and from where."""
         check_batch(support, "support", stacked=False)
         self.check_outputs(support, "support")
+        return self.lower_level(support), self.begin(support, seed=seed, detached=True)
 
     def _check_tasks(self, tasks: Task, seeds: Sequence[int] | None) -> list[Params]:
         """Refuse tasks that do not fit, and draw each one's noise."""

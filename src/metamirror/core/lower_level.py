@@ -10,8 +10,8 @@ from metamirror.core.losses import loss_for
 from metamirror.core.priors import Prior
 from metamirror.core.tasks import Batch, Loss, Params
 
-Predict = Callable[[Params, Tensor], Tensor]
-"""(phi, inputs) -> the model's output."""
+Lower = Callable[[Params, Params], tuple[Tensor, Tensor]]
+"""(phi, phi^(0)) -> (loss plus prior, the loss alone): a `LowerLevel`, or any function."""
 
 
 @dataclass(frozen=True)
@@ -19,13 +19,13 @@ class LowerLevel:
     r"""$L(\phi; \mathrm{support}) + R(\phi; \phi^{(0)})$ of one task, eq. (1b) of the paper.
 
     Attributes:
-        predict: runs the model, in the learner's precision, with the parameters that adapt.
+        predict: (phi, inputs) -> output: the model, in the learner's precision.
         batch: the support set.
         own_loss: (output, targets) -> scalar; None follows the targets.
         prior: R, if there is one.
     """
 
-    predict: Predict
+    predict: Callable[[Params, Tensor], Tensor]
     batch: Batch
     own_loss: Loss | None = None
     prior: Prior | None = None
@@ -48,9 +48,16 @@ class LowerLevel:
     def gradient(self, phi: Params, phi0: Params, *, create_graph: bool = False) -> Params:
         """Return the gradient of loss plus prior at phi, which is taken as a constant."""
         leaves = {name: p.detach().requires_grad_() for name, p in phi.items()}
-        with torch.enable_grad():
-            total, _ = self(leaves, phi0)
-            grads = torch.autograd.grad(
-                total, tuple(leaves.values()), create_graph=create_graph, materialize_grads=True
-            )
-        return dict(zip(leaves, grads, strict=True))
+        return loss_and_gradient(self, leaves, phi0, create_graph)[1]
+
+
+def loss_and_gradient(
+    lower: Lower, phi: Params, phi0: Params, create_graph: bool
+) -> tuple[Tensor, Params]:
+    """Return the loss alone, and the gradient by phi of what is minimised."""
+    with torch.enable_grad():
+        total, loss = lower(phi, phi0)
+        grads = torch.autograd.grad(
+            total, tuple(phi.values()), create_graph=create_graph, materialize_grads=True
+        )
+    return loss, dict(zip(phi, grads, strict=True))

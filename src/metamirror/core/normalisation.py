@@ -46,14 +46,10 @@ class BatchNorm(nn.Module):
                 f"not {tuple(x.shape)}"
             )
         axes = [0, *range(2, x.dim())]
-        given = self.given()
-        if given is None:
-            mean = x.mean(axes, keepdim=True)
-            centred = x - mean
+        mean, var = self.given() or (x.mean(axes, keepdim=True), None)
+        centred = x - mean
+        if var is None:
             var = centred.square().mean(axes, keepdim=True)
-        else:
-            mean, var = given
-            centred = x - mean
         self.note(mean, var)
         shape = [1, self.channels, *[1] * (x.dim() - 2)]
         scale = torch.rsqrt(var + self.eps) * self.weight.view(shape)
@@ -117,22 +113,16 @@ def convert_batch_norm(model: nn.Module) -> nn.Module:
     >>> convert_batch_norm(net)[1]
     BatchNorm(4, eps=1e-05)
     """
-    return _converted(model, "the model", {})
-
-
-def _converted(module: nn.Module, name: str, done: dict[nn.Module, nn.Module]) -> nn.Module:
-    if module in done:
-        return done[module]
-    done[module] = module
-    if isinstance(module, nn.modules.batchnorm._BatchNorm):
-        if not module.affine:
-            raise ValueError(f"{name} has no scale and shift: build it with affine=True")
-        norm = BatchNorm(module.num_features, module.eps)
-        norm.weight, norm.bias = module.weight, module.bias
-        done[module] = norm
-        return norm
-    # Not named_children, which passes over a child that is there twice.
-    for child_name, child in module._modules.items():
-        if child is not None:
-            module._modules[child_name] = _converted(child, child_name, done)
-    return module
+    ours: dict[nn.Module | None, nn.Module] = {}
+    for name, module in model.named_modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            if not module.affine:
+                name = name or "the model"
+                raise ValueError(f"{name} has no scale and shift: build it with affine=True")
+            norm = ours[module] = BatchNorm(module.num_features, module.eps)
+            norm.weight, norm.bias = module.weight, module.bias
+    for module in list(model.modules()):
+        # Not named_children, which passes over a child that is there twice.
+        for name, child in module._modules.items():
+            module._modules[name] = ours.get(child, child)
+    return ours.get(model, model)

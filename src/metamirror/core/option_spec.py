@@ -28,12 +28,14 @@ def convert(name: str, value: Any, kind: Any) -> Any:
         if value in get_args(kind):
             return value
         raise ValueError(f"{name} is {value!r}; choose from {', '.join(map(repr, get_args(kind)))}")
-    if kind is bool:
-        if isinstance(value, bool):
+    if kind is bool and isinstance(value, str) and value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    if kind in (bool, str):
+        if isinstance(value, kind):
             return value
-        if isinstance(value, str) and value.lower() in ("true", "false"):
-            return value.lower() == "true"
-        raise ValueError(f"{name} is {value!r}; give true or false")
+        raise ValueError(
+            f"{name} is {value!r}; give {'a word' if kind is str else 'true or false'}"
+        )
     if kind in (int, float):
         if isinstance(value, bool):
             raise ValueError(f"{name} is {value!r}; give a number")
@@ -47,10 +49,6 @@ def convert(name: str, value: Any, kind: Any) -> Any:
         if kind is int and isinstance(value, float) and value != number:
             raise ValueError(f"{name} is {value!r}; give a whole number")
         return number
-    if kind is str:
-        if isinstance(value, str):
-            return value
-        raise ValueError(f"{name} is {value!r}; give a word")
     if get_origin(kind) is tuple:
         if not isinstance(value, list | tuple):
             raise ValueError(f"{name} is {value!r}; give a list")

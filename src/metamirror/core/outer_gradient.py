@@ -4,11 +4,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from metamirror.core.task_threads import over_tasks
 from metamirror.core.tasks import Params, Task
-from metamirror.core.trees import tensors_in, with_tensors
+from metamirror.core.trees import pulled_back, tensors_in, with_tensors
 
 Gradients = list[Tensor | None]
 
@@ -22,22 +22,6 @@ class TaskLosses(NamedTuple):
 
     loss: Tensor
     accuracy: Tensor
-
-
-class TaskLearner(Protocol):
-    """What a `Learner` offers to those who differentiate its tasks."""
-
-    model: nn.Module
-    draws_noise: bool
-
-    def parameters(self) -> Any:
-        """Return its parameters."""
-
-    def prepare(self) -> Any:
-        """Compute what the tasks of an outer step share."""
-
-    def task_loss(self, task: Task, prepared: Any, noise: Params) -> TaskLosses:
-        """Return objective and accuracy of one task."""
 
 
 class TaskWorkers(Protocol):
@@ -66,21 +50,9 @@ class Prepared:
         self.ends = [t for t in tensors if t.requires_grad]
         self.leaves = [leaf for leaf in cut if leaf.requires_grad]
 
-    def gradients(self, by_leaves: Gradients, parameters: Sequence[Tensor]) -> Gradients:
-        """Return what the parameters get through the prepared values."""
-        reached = [(e, g) for e, g in zip(self.ends, by_leaves, strict=True) if g is not None]
-        if not reached:
-            return [None] * len(parameters)
-        ends, grads = zip(*reached, strict=True)
-        return list(torch.autograd.grad(ends, tuple(parameters), grads, allow_unused=True))
-
 
 def task_gradient(
-    learner: TaskLearner,
-    prepared: Prepared,
-    task: Task,
-    noise: Params,
-    parameters: Sequence[Tensor],
+    learner: Any, prepared: Prepared, task: Task, noise: Params, parameters: Sequence[Tensor]
 ) -> Gradients:
     """Return one task's objective and accuracy, and its gradient as far as the cut."""
     loss, accuracy = learner.task_loss(task, prepared.value, noise)
@@ -89,7 +61,7 @@ def task_gradient(
 
 
 def sum_of_gradients(
-    learner: TaskLearner,
+    learner: Any,
     tasks: Sequence[Task],
     noise: Sequence[Params],
     parameters: Sequence[Tensor],
@@ -102,26 +74,22 @@ def sum_of_gradients(
     else:
         prepared = Prepared(learner.prepare())
 
-        def one(replica: TaskLearner, i: int) -> Gradients:
+        def one(replica: Any, i: int) -> Gradients:
             return task_gradient(replica, prepared, tasks[i], noise[i], parameters)
 
         found = over_tasks(learner, one, range(len(tasks)))
     total: Gradients = [None] * (len(parameters) + len(prepared.leaves))
-    losses: list[Tensor] = []
-    accuracies: list[Tensor] = []
+    losses: list[Any] = []
     for loss, accuracy, *grads in found:
-        assert loss is not None
-        assert accuracy is not None
-        losses.append(loss)
-        accuracies.append(accuracy)
+        losses.append((loss, accuracy))
         total = [_added(a, b) for a, b in zip(total, grads, strict=True)]
     direct, by_leaves = total[: len(parameters)], total[len(parameters) :]
-    through = prepared.gradients(by_leaves, parameters)
+    through = pulled_back(prepared.ends, by_leaves, parameters)
     whole = [_added(a, b) for a, b in zip(direct, through, strict=True)]
-    return (
-        TaskLosses(torch.stack(losses), torch.stack(accuracies)),
-        [torch.zeros_like(p) if g is None else g for g, p in zip(whole, parameters, strict=True)],
-    )
+    gradient = [
+        torch.zeros_like(p) if g is None else g for g, p in zip(whole, parameters, strict=True)
+    ]
+    return TaskLosses(*(torch.stack(each) for each in zip(*losses, strict=True))), gradient
 
 
 def _added(a: Tensor | None, b: Tensor | None) -> Tensor | None:

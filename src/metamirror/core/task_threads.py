@@ -15,7 +15,6 @@ import torch
 from torch import nn
 
 Learner = TypeVar("Learner", bound=Any)
-
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -23,15 +22,10 @@ Result = TypeVar("Result")
 def over_tasks(
     learner: Learner, function: Callable[[Learner, Item], Result], items: Sequence[Item]
 ) -> Iterator[Result]:
-    """Yield function(learner, item) for every item, in their order.
+    """Yield function(learner, item) for every item, in their order, without changing the learner.
 
     Each thread gets a replica of the learner, with the same parameters, since running a module with
     other parameters (`torch.func.functional_call`) changes it while it runs.
-
-    Args:
-        learner: whose tasks they are.
-        function: what to do for each; it must not change the learner.
-        items: one per task.
     """
     workers = min(len(items), torch.get_num_threads())
     replicas = _replicas(learner, workers) if workers > 1 and gains_by_threads(learner) else []

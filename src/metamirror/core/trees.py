@@ -1,8 +1,9 @@
 """Tensors inside dicts, lists and tuples: what states and prepared values are made of."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 
@@ -24,15 +25,24 @@ def tensors_in(value: Any) -> list[Tensor]:
 
 def with_tensors(value: Any, tensors: Iterable[Tensor]) -> Any:
     """Return the nested value with its tensors replaced by others, in the same order."""
-    return _filled(value, iter(tensors))
-
-
-def _filled(value: Any, tensors: Iterator[Tensor]) -> Any:
+    rest = iter(tensors)  # of an iterator it is the iterator itself, which the parts then share
     if isinstance(value, Tensor):
-        return next(tensors)
+        return next(rest)
     if isinstance(value, Mapping):
-        return {key: _filled(part, tensors) for key, part in value.items()}
+        return {key: with_tensors(part, rest) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        parts = [_filled(part, tensors) for part in value]
+        parts = [with_tensors(part, rest) for part in value]
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
     return value
+
+
+def pulled_back(
+    results: Sequence[Tensor], grads: Sequence[Tensor | None], inputs: Sequence[Tensor]
+) -> list[Tensor | None]:
+    """Return the gradients by the inputs, from those by results, of which some have none."""
+    pairs = zip(results, grads, strict=True)
+    reached = [(r, grad) for r, grad in pairs if grad is not None and r.requires_grad]
+    if not reached:
+        return [None] * len(inputs)
+    ends, by_ends = zip(*reached, strict=True)
+    return list(torch.autograd.grad(ends, tuple(inputs), by_ends, allow_unused=True))

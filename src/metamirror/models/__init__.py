@@ -40,9 +40,7 @@ def build(name: str, **options: Any) -> nn.Module:
 
 def head_of(model: nn.Module) -> str:
     """Return the name of the last linear layer: `head` on our models, found by order on others."""
-    linear: list[str] = [
-        name for name, module in model.named_modules() if isinstance(module, nn.Linear)
-    ]
+    linear: list[str] = [n for n, m in model.named_modules() if isinstance(m, nn.Linear)]
     if "head" in linear:
         return "head"
     if not linear:

@@ -26,11 +26,8 @@ class Convolution(nn.Conv2d):
 class ConvBlock(nn.Module):
     """3x3 convolution, batch normalisation, ReLU, 2x2 max-pooling.
 
-    Args:
-        channels: of the input.
-        filters: channels of the output.
-        fast: use `models.kernels` where they apply: same results, faster. They can be
-            differentiated twice, the plain formula as often as one likes.
+    `fast` uses `models.kernels` where they apply: same results, faster. They can be differentiated
+    twice, the plain formula as often as one likes.
     """
 
     def __init__(self, channels: int, filters: int, *, fast: bool = True):

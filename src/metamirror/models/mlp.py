@@ -52,13 +52,8 @@ class MLP(nn.Module):
         check_sizes(inputs=inputs, outputs=outputs, hidden=min(hidden, default=1))
         if activation not in ACTIVATIONS:
             raise ValueError(f"activation is {activation!r}; choose from {sorted(ACTIVATIONS)}")
-        self.config = {
-            "name": "mlp",
-            "inputs": inputs,
-            "outputs": outputs,
-            "hidden": list(hidden),
-            "activation": activation,
-        }
+        sizes = {"inputs": inputs, "outputs": outputs, "hidden": list(hidden)}
+        self.config = {"name": "mlp", **sizes, "activation": activation}
         self.inputs = inputs
         widths = [inputs, *hidden]
         self.blocks = nn.Sequential(

@@ -42,12 +42,8 @@ def check_slope(
 ) -> None:
     """Compare a gradient, along a random direction, with central differences of its value.
 
-    Args:
-        value: recomputes the scalar from the tensors as they are at that moment.
-        tensors: what the scalar depends on, in float64. They are moved and put back.
-        grads: the gradient to check, one tensor for each of them.
-        what: names the gradient in the message.
-        tolerance: the error allowed, relative to the gradient's length.
+    `value` recomputes the scalar from the tensors, in float64, which are moved and put back; the
+    tolerance is relative to the gradient's length.
     """
     before = [t.detach().clone() for t in tensors]
     step, ends = 1e-6, []

@@ -22,9 +22,6 @@ def check_mirror_map(g: MirrorMap, z: Params | None = None) -> None:
         z: a small point that it takes. It may be left out for a map that has `shapes`, a dict of
             the shapes of the parameters that it takes.
 
-    Raises:
-        AssertionError: names what is wrong.
-
     >>> from metamirror.mirror_maps import Diagonal
     >>> check_mirror_map(Diagonal({"w": torch.tensor([0.5, 2.0])}), {"w": torch.ones(2)})
     """

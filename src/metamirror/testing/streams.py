@@ -13,9 +13,6 @@ def check_task_stream(stream: TaskStream) -> None:
 
     Resuming, distributing and comparing are exact only with such a stream.
 
-    Raises:
-        AssertionError: names what is wrong.
-
     >>> import metamirror as mm
     >>> check_task_stream(mm.tasks("sinusoid", shots=5, batch=2))
     """

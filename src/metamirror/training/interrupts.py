@@ -8,8 +8,6 @@ from typing import Self
 
 from metamirror.console import say
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
 
 class InterruptedRun(KeyboardInterrupt):
     """A run that was asked to stop, and has saved what it has; its code is the exit code."""
@@ -27,7 +25,7 @@ class Interrupts(ExitStack):
     def __enter__(self) -> Self:
         # Python lets only the main thread listen.
         if threading.current_thread() is threading.main_thread():
-            for number in SIGNALS:
+            for number in (signal.SIGINT, signal.SIGTERM):
                 self.callback(signal.signal, number, signal.signal(number, self._hear))
         return self
 

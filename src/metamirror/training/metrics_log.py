@@ -44,12 +44,11 @@ class MetricsLog:
 
     def add(self, step: int, values: Mapping[str, float | int | None]) -> None:
         """Write one line of metrics, and one of timing."""
-        line = to_json({"step": step, **values}, indent=None) + "\n"
-        _write(self._metrics, line.encode(), self.run / METRICS)
+        _write(self._metrics, {"step": step, **values}, self.run / METRICS)
         seconds = time.monotonic() - self._began
         rate = (step - self._first) / max(seconds, 1e-9)
         timing = {"step": step, "seconds": round(seconds, 3), "steps_per_second": round(rate, 3)}
-        _write(self._timing, (to_json(timing, indent=None) + "\n").encode(), self.run / TIMING)
+        _write(self._timing, timing, self.run / TIMING)
         if self._events is not None:
             for name, value in values.items():
                 if value is not None:
@@ -98,7 +97,8 @@ def _timing(file: Path) -> list[dict[str, float]]:
     return found
 
 
-def _write(descriptor: int, content: bytes, path: Path) -> None:
+def _write(descriptor: int, line: Mapping[str, float | int | None], path: Path) -> None:
+    content = (to_json(line, indent=None) + "\n").encode()
     try:
         while content:
             content = content[os.write(descriptor, content) :]

@@ -8,16 +8,13 @@ import torch
 from torch import Tensor
 
 from metamirror.core.geometry import Inserted
-from metamirror.core.learner import Learner
+from metamirror.core.learner import Learner, like_layout
 from metamirror.data import TaskStream
 from metamirror.parallel.task_pool import TaskPool
 from metamirror.storage.checkpoint import parameters_of
 from metamirror.training.config import RunConfig
 from metamirror.training.device import place
 from metamirror.training.distributed import Ranks
-
-NotDecomposable: type[RuntimeError] = torch.linalg.LinAlgError  # type: ignore[attr-defined]
-"""What torch raises for the eigenvalues of a matrix that is not finite."""
 
 
 @dataclass(frozen=True)
@@ -48,45 +45,42 @@ def meta_gradient(
 ) -> MetaGradient:
     """Differentiate the loss of this rank's tasks, and all-reduce over the ranks."""
     indices = ranks.share(stream.batch)
-    size = sum(p.numel() for p in parameters)
-    flat = parameters[0].new_zeros(size + 3)
+    flat, own = _part(learner, parameters, stream, step, indices, pool)
     flat[-1] = float(stop)
-    own: dict[int, float] = {}
-    if indices:
-        try:
-            losses, accuracies, grads = _differentiated(
-                learner, parameters, stream, step, indices, pool
-            )
-            flat[:size] = torch.cat([g.flatten() for g in grads])
-            flat[size] = losses.sum() / stream.batch
-            flat[size + 1] = accuracies.sum() / stream.batch
-            own = dict(zip(indices, losses.tolist(), strict=True))
-        except NotDecomposable:
-            # An eigenvalue of what is not finite: the other ranks must hear of it too.
-            flat[:-1] = float("nan")
     ranks.all_reduce(flat)
-    loss, accuracy, stopping = flat[size:].tolist()
-    return MetaGradient(flat[:size], loss, 100 * accuracy, stopping > 0, own)
+    loss, accuracy, stopping = flat[-3:].tolist()
+    return MetaGradient(flat[:-3], loss, 100 * accuracy, stopping > 0, own)
 
 
-def _differentiated(
+def _part(
     learner: Learner,
     parameters: Sequence[Tensor],
     stream: TaskStream,
     step: int,
     indices: Sequence[int],
     pool: TaskPool | None = None,
-) -> tuple[Tensor, Tensor, list[Tensor]]:
-    """Return losses and accuracies of some tasks of a step, and their part of the meta-gradient."""
-    tasks = place(stream.stack(step, indices), learner)
-    every = stream.seeds(step)
-    (losses, accuracies), grads = learner.meta_gradient(
-        tasks, parameters, seeds=[every[i] for i in indices], pool=pool
-    )
+) -> tuple[Tensor, dict[int, float]]:
+    """Return what some tasks of a step add to the meta-gradient, and the loss of each.
+
+    Behind the gradient are their parts of the mean loss and accuracy, and a free place.
+    """
+    flat = parameters[0].new_zeros(sum(p.numel() for p in parameters) + 3)
+    if not indices:
+        return flat, {}
+    tasks, every = place(stream.stack(step, indices), learner), stream.seeds(step)
+    try:
+        (losses, accuracies), grads = learner.meta_gradient(
+            tasks, parameters, seeds=[every[i] for i in indices], pool=pool
+        )
+    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+        # An eigenvalue of what is not finite: the other ranks must hear of it too.
+        return flat.fill_(math.nan), {}
     # The mean over the tasks of the step, wherever they are: a rank's own mean would weigh the
     # tasks of a smaller share more.
     share = len(indices) / stream.batch
-    return losses, accuracies, [share * grad for grad in grads]
+    flat[:-3] = torch.cat([share * grad.flatten() for grad in grads])
+    flat[-3], flat[-2] = losses.sum() / stream.batch, accuracies.sum() / stream.batch
+    return flat, dict(zip(indices, losses.tolist(), strict=True))
 
 
 def blame(
@@ -102,22 +96,18 @@ def blame(
     codes = torch.zeros(stream.batch, device=ranks.device)
     for index in ranks.share(stream.batch):
         codes[index] = 1
-        if not math.isfinite(own.get(index, 0.0)):
-            continue
-        try:
-            losses, _, grads = _differentiated(learner, parameters, stream, step, [index])
-        except NotDecomposable:
-            continue
-        if torch.isfinite(losses).all():
-            codes[index] = 0 if all(torch.isfinite(g).all() for g in grads) else 2
+        if math.isfinite(own.get(index, 0.0)):
+            flat, _ = _part(learner, parameters, stream, step, [index])
+            if torch.isfinite(flat[-3]):
+                codes[index] = 0 if torch.isfinite(flat[:-3]).all() else 2
     found = ranks.all_reduce(codes).int().tolist()
     return {index: kinds[code] for index, code in enumerate(found) if code}
 
 
 def build_optimizer(config: RunConfig, learner: Learner) -> torch.optim.Optimizer:
     """Return Adam or SGD over two groups: the start, which is the model's own, and the geometry."""
-    inserted = [m for m in learner.model.modules() if isinstance(m, Inserted)]
-    apart = {id(p) for module in inserted for p in module.parameters()}
+    modules = learner.model.modules()
+    apart = {id(p) for m in modules if isinstance(m, Inserted) for p in m.parameters()}
     start = [p for p in learner.model.parameters() if p.requires_grad and id(p) not in apart]
     known = {id(p) for p in start}
     rest = [p for p in learner.parameters() if p.requires_grad and id(p) not in known]
@@ -166,8 +156,6 @@ def descend(optimizer: torch.optim.Optimizer, flat: Tensor, factor: float) -> No
         group["lr"] = group.setdefault("full_lr", group["lr"]) * factor
     parameters = parameters_of(optimizer)
     for p, part in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
-        grad = part.view_as(p)
-        # Fused optimisers walk memory: a gradient must have the strides of its parameter.
-        p.grad = grad if p.is_contiguous() else torch.empty_like(p).copy_(grad)
+        p.grad = like_layout(part.view_as(p), p)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)

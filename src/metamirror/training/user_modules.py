@@ -22,10 +22,7 @@ def import_modules(names: Sequence[str]) -> None:
         try:
             importlib.import_module(name)
         except Exception as error:  # whatever a user's code raises
-            missing = isinstance(error, ImportError) and getattr(error, "name", None) in (
-                name,
-                name.partition(".")[0],
-            )
+            missing = isinstance(error, ImportError) and error.name in (name, name.split(".")[0])
             if missing or not all(part.isidentifier() for part in name.split(".")):
                 raise ValueError(
                     f"there is no module {name!r} in {here} or among the installed packages: give "

@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn import functional as F
 
-from metamirror.models.kernels.channel_statistics import channel_statistics, merged
 from metamirror.models.kernels.conv_block import (
+    channel_statistics,
     flat,
     max_pool,
     places_in_memory,
@@ -74,7 +74,11 @@ def _pool_part(x: Tensor, matrix: Tensor, differentiated: bool) -> tuple[Tensor,
 def _together(parts: Sequence[Summary], sizes: Sequence[int], area: int) -> Summary:
     """Return the summary of all images, from those of parts; sizes are numbers of images."""
     means, variances, centres, products, places = zip(*parts, strict=True)
-    mean, var = merged(list(zip(means, variances, strict=True)), sizes)
+    share = (means[0].new_tensor(sizes) / sum(sizes)).unsqueeze(1)
+    mean = (share * torch.stack(means)).sum(0)
+    # Not as a difference of squares, which would lose digits.
+    between = (torch.stack(means) - mean).square()
+    var = (share * (torch.stack(variances) + between)).sum(0)
     if centres[0] is None:
         return Summary(mean, var)
     counts = mean.new_tensor(sizes, dtype=torch.float64) * area
