@@ -120,17 +120,18 @@ def _read_search(
     return Search(read_numbers("search", rates, float), iterations, tasks, beside)
 
 
-def quickstart(minutes: float = 6.0, out: Path = Path("quickstart")) -> None:
+def quickstart(minutes: float = 6.0, seed: int = 0, out: Path = Path("quickstart")) -> None:
     """Meta-train every method on built-in letters, print a table and write a report.
 
     Needs no data and no download.
 
     Args:
         minutes: how long it may take, on two cores.
+        seed: the seed of the initialisation and of every task.
         out: where the runs, the tables and the report go.
     """
     began = time.monotonic()
-    table = run_quickstart(minutes, out)
+    table = run_quickstart(minutes, out, seed)
     write_tables(out, table)
     # On a busy machine, the geometries of some runs have to wait for `metamirror report`.
     left = 60 * minutes - (time.monotonic() - began)

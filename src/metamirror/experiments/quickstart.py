@@ -26,7 +26,9 @@ BASE = RunConfig(
     width=16,
     shots=1,
     queries=5,
-    lr=0.1,
+    # One inner step: more tasks are seen in the time, and a geometry shows sooner what it is worth.
+    steps=1,
+    lr=0.2,
     # A larger outer step than in longer runs: there are a few hundred of them.
     outer_lr=3e-3,
     # The last learner is the result: nothing is selected.
@@ -42,7 +44,7 @@ TASK_IN_ITERATIONS = 0.35
 SECONDS_AT_THE_END = 4.0
 
 
-def quickstart(minutes: float, out: Path) -> dict[str, Any]:
+def quickstart(minutes: float, out: Path, seed: int = 0) -> dict[str, Any]:
     """Train all methods in turns, equally long in iterations, until the time is up.
 
     Leaves what `compare` leaves: a run folder for each method, and table.json, which is returned.
@@ -52,7 +54,9 @@ def quickstart(minutes: float, out: Path) -> dict[str, Any]:
         raise ValueError(f"minutes is {minutes}; it must be above 0")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ValueError(f"{out} is not empty: choose another folder with --out, or remove it")
-    spec = Spec(BASE, list(METHODS), [BASE.shots], out, device="cpu")
+    base = replace(BASE, seed=seed)
+    base.check()
+    spec = Spec(base, list(METHODS), [BASE.shots], out, device="cpu")
     streams = open_streams(spec)
     stream = streams["train", BASE.shots]
     # Networks this small lose more by being shared between threads than they gain.
@@ -61,7 +65,7 @@ def quickstart(minutes: float, out: Path) -> dict[str, Any]:
         clock = _Clock(progress, began, 60 * minutes)
         runs = [job for job in jobs_of(make_rows(spec, stream)) if job.work == "run"]
         done, tasks = _train_in_turns(runs, launcher, clock)
-        spec = replace(spec, base=replace(BASE, iterations=done), test_tasks=tasks)
+        spec = replace(spec, base=replace(base, iterations=done), test_tasks=tasks)
         rows = make_rows(spec, stream)
         clock.note = f"{done} iterations each, {tasks} test tasks"
         launcher.run(jobs_of(rows), clock)

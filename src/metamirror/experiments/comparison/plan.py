@@ -121,7 +121,7 @@ def make_rows(
                     shots=shots,
                     jobs={
                         seed: run_job(spec, row.runs, replace(config, seed=seed))
-                        for seed in range(seeds[row.runs])
+                        for seed in range(base.seed, base.seed + seeds[row.runs])
                     },
                     published=published.get(shots) if in_the_paper else None,
                     extra_parameters=extra,

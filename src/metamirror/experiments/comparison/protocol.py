@@ -31,7 +31,7 @@ def make_protocol(
         job.name: job.config
         for row in rows
         for seed, job in row.jobs.items()
-        if seed == 0 and job.work == "run"
+        if seed == base.seed and job.work == "run"
     }
     fields: dict[str, Any] = {k: v for k, v in asdict(base).items() if k not in OF_A_ROW}
     fields["ways"] = base.ways if isinstance(any_stream, ImageTasks) else None
