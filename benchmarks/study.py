@@ -59,7 +59,24 @@ CURVE = (
     "--checkpoint-every 1000 --test-tasks 1000 --search 0.01,0.03,0.1 --search-iterations 300 "
     "--search-tasks 200 --seeds 1 --jobs 2"
 )
+MAPS = "maml,blockiaf,gradnet,metacurvature,blockiaf:mixing=kronecker,metasgd"
+
+
+def maps(steps: int, lr: float) -> str:
+    """All defaults and one outer learning rate: do the learned maps lead without a search?"""
+    return (
+        f"--ways 5 --shots 1 --queries 5 --steps {steps} --lr {lr} --tasks-per-step 4 --width 32 "
+        "--optimizer adam --outer-lr 0.003 --schedule cosine --iterations 5000 "
+        "--validate-every 2500 --val-tasks 200 --checkpoint-every 500 --test-tasks 1000 "
+        "--seeds 3 --jobs 2 --no-controls"
+    )
+
+
 STUDY = {
+    "omniglot-maps-one-step": (f"--data omniglot --image-size 28 {maps(1, 0.2)} --methods {MAPS}"),
+    "omniglot-maps-five-steps": (
+        f"--data omniglot --image-size 28 {maps(5, 0.1)} --methods {MAPS}"
+    ),
     "mini-imagenet-1shot": (
         f"{MINI} --shots 1 --methods {EVERY},blockiaf:variant=released "
         "--seeds 1,maml=2,metasgd=2,blockiaf=2,gradnet=2"
