@@ -70,7 +70,7 @@ ROWS = [
     Row("blockiaf:start=dual", acts_on_conv_bias=FIRST_BLOCK),
     Row("blockiaf:parametrisation=standard:scale=bounded", acts_on_conv_bias=FIRST_BLOCK),
     Row("blockiaf:mixing=kronecker", acts_on_conv_bias=FIRST_BLOCK),
-    Row("blockiaf:flows=2:mixing=kronecker"),
+    Row("blockiaf:flows=2:mixing=kronecker", acts_on_conv_bias=FIRST_BLOCK),
     Row("blockiaf:blocks=tensor", acts_on_conv_bias=CONNECTIONS),
     Row("blockiaf:variant=paper", starts_as=None, acts_on_conv_bias=FIRST_BLOCK),
     Row(

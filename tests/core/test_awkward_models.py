@@ -162,7 +162,7 @@ def test_bytes_in_colour_reach_a_grey_model(vectorize: bool):
 
 @pytest.mark.parametrize("vectorize", [False, True])
 def test_seeds_decide_the_masks_of_mtnet(vectorize: bool):
-    learner = mm.make_learner("mtnet", smooth_mlp(), lr=0.5, vectorize=vectorize)
+    learner = mm.make_learner("mtnet:mask_logit=0", smooth_mlp(), lr=0.5, vectorize=vectorize)
 
     def loss(*seeds: int) -> float:
         return learner.meta_loss(point_tasks(), seeds=seeds).item()
@@ -172,7 +172,7 @@ def test_seeds_decide_the_masks_of_mtnet(vectorize: bool):
 
 
 def test_without_seeds_the_random_state_of_torch_decides():
-    learner = mm.make_learner("mtnet", smooth_mlp(), lr=0.5)
+    learner = mm.make_learner("mtnet:mask_logit=0", smooth_mlp(), lr=0.5)
 
     def loss(seed: int) -> float:
         torch.manual_seed(seed)
@@ -183,7 +183,7 @@ def test_without_seeds_the_random_state_of_torch_decides():
 
 
 def test_the_seed_of_an_adaptation_decides_its_masks():
-    learner = mm.make_learner("mtnet", smooth_mlp(), lr=0.5)
+    learner = mm.make_learner("mtnet:mask_logit=0", smooth_mlp(), lr=0.5)
     support = one(point_tasks().support)
     first, again, other = (learner.adapt(support, seed=s).path.losses for s in (0, 0, 1))
     assert torch.equal(first, again)

@@ -11,7 +11,7 @@ from metamirror.core.adjoints import Detached
 from metamirror.core.inner_loop import Path, descend
 from metamirror.mirror_maps import Elementwise, GradientNet, Linear, MirrorMap
 from metamirror.mirror_maps.mirror_descent import MirrorDescent
-from tests.mirror_maps.maps import randomised
+from tests.mirror_maps.maps import RANGE, randomised
 
 SHAPE = (3, 2)
 STEPS = 30
@@ -44,8 +44,8 @@ shares = pytest.mark.parametrize("share", [0.1, 0.5, 0.95])
 
 MAPS = {
     "elementwise": lambda start: Elementwise(start),
-    "gradnet": lambda start: GradientNet(start, units=8),
-    "gradnet, Kronecker metric": lambda start: GradientNet(start, metric="kronecker", units=8),
+    "gradnet": lambda start: GradientNet(start, metric="diagonal", units=8, log_range=RANGE),
+    "gradnet, Kronecker metric": lambda start: GradientNet(start, units=8, log_range=RANGE),
 }
 
 

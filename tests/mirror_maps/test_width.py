@@ -70,10 +70,14 @@ def test_with_a_dual_start_the_first_point_moves_no_further_in_wider_networks(me
 def test_a_flow_reads_and_shifts_a_parameter_in_units_of_its_spread():
     model = mm.models.MLP(3, 2, hidden=(4,))
     g = mm.make_learner("blockiaf", model).geometry.g
-    first, last = (
-        dict(model.named_parameters())[name] for name in ("blocks.0.linear.weight", "head.weight")
+    spread = {name: float(p.detach().std()) for name, p in model.named_parameters()}
+    first, last = "blocks.0.linear.weight", "head.weight"
+    encoders, decoders = (
+        modules[groups.places[name][0]]
+        for modules, groups, name in (
+            (g.encoders, g.encoded, first),
+            (g.decoders, g.decoded, last),
+        )
     )
-    encoders = g.encoders[g.encoded.places["blocks.0.linear.weight"][0]]
-    decoders = g.decoders[g.decoded.places["head.weight"][0]]
-    assert encoders.layers[0].units.item() == pytest.approx(1 / float(first.std()), rel=1e-6)
-    assert decoders.mu.units.item() == pytest.approx(float(last.std()), rel=1e-6)
+    assert encoders.layers[0].units.item() == pytest.approx(1 / spread[first], rel=1e-6)
+    assert decoders.mu.units.item() == pytest.approx(spread[last], rel=1e-6)

@@ -13,6 +13,7 @@ with a hand-written backward pass.
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from itertools import pairwise
 from typing import Any, Literal, get_args
 
@@ -48,16 +49,26 @@ def wide(alpha: Tensor) -> Tensor:
     return bounded_scale(alpha, LOG_RANGE)
 
 
+def wide_slope(sigma: Tensor) -> Tensor:
+    """Return the slope of `wide` where it has this value."""
+    return SPEED * sigma * (1 - (sigma.log() / LOG_RANGE).square())
+
+
 def twice_logistic(alpha: Tensor) -> Tensor:
     """Return a bounded scale that is 1 at zero: between 0 and 2."""
     return 2 * torch.sigmoid(alpha)
 
 
+def logistic_slope(sigma: Tensor, largest: float) -> Tensor:
+    """Return the slope of `largest` times the logistic function where it has this value."""
+    return torch.addcmul(sigma, sigma, sigma, value=-1 / largest)
+
+
 SCALES: dict[Scale, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
-    "wide": (wide, lambda s: SPEED * s * (1 - (s.log() / LOG_RANGE).square())),
-    "bounded": (twice_logistic, lambda s: torch.addcmul(s, s, s, value=-0.5)),
-    "logistic": (torch.sigmoid, lambda s: torch.addcmul(s, s, s, value=-1)),
-    "exponential": (torch.exp, lambda s: s),
+    "wide": (wide, wide_slope),
+    "bounded": (twice_logistic, partial(logistic_slope, largest=2)),
+    "logistic": (torch.sigmoid, partial(logistic_slope, largest=1)),
+    "exponential": (torch.exp, torch.positive),
 }
 """Each sigma, and its slope as a function of its value."""
 
