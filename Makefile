@@ -69,7 +69,6 @@ results/sinusoid/%.json: | $(INSTALLED)
 # The starts that ship with the package; about half an hour a method on one core. blockIAF's map must learn
 # more slowly than its start, or it hinders it.
 STARTS := blockiaf maml metasgd gradnet
-RATES_blockiaf := --geometry-lr 0.0005
 
 starts: $(addprefix src/metamirror/starts/glyphs-,$(addsuffix /start.json,$(STARTS))) \
 		src/metamirror/starts/sinusoid-metasgd/start.json
@@ -77,7 +76,7 @@ starts: $(addprefix src/metamirror/starts/glyphs-,$(addsuffix /start.json,$(STAR
 	$(BIN)/python benchmarks/pages.py --write
 
 src/metamirror/starts/glyphs-%/start.json: configs/start-glyphs.toml | $(INSTALLED)
-	OMP_NUM_THREADS=1 $(BIN)/metamirror train --config $< --method $* $(RATES_$*) --resume \
+	OMP_NUM_THREADS=1 $(BIN)/metamirror train --config $< --method $* --resume \
 		--out runs/starts/glyphs-$*
 	$(BIN)/python tools/ship_start.py runs/starts/glyphs-$* $(@D)
 
