@@ -11,11 +11,11 @@ import pickle
 import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
+from itertools import chain
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.util import Finalize
-from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -26,15 +26,7 @@ from metamirror.core.settings import Settings
 from metamirror.core.task_threads import gains_by_threads, threads_per_task
 from metamirror.core.tasks import Params, Task
 from metamirror.parallel.allocator import small_images
-from metamirror.parallel.exit_reasons import exit_reason
-from metamirror.parallel.pool_worker import (
-    STOPS,
-    arrays_of,
-    packed,
-    serve,
-    tensors_of,
-    values_of,
-)
+from metamirror.parallel.pool_worker import STOPS, arrays, serve, tensors_of
 
 
 class TaskPoolError(ChildProcessError):
@@ -71,7 +63,7 @@ class TaskPool:
         self._end = Finalize(self, _end_all, (self._others,), exitpriority=0)
         try:
             copy = pickle.dumps(learner)
-            values_of(learner)
+            arrays(tensors_of(learner))
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise ValueError(
                 f"the learner cannot be sent to another process ({error}): its classes and "
@@ -87,15 +79,10 @@ class TaskPool:
                 self._others.append((process, here))
             there.close()
 
-    def __enter__(self) -> "TaskPool":
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -126,11 +113,14 @@ class TaskPool:
         places = {id(p): i for i, p in enumerate(learner.parameters())}
         wanted = [places[id(p)] for p in parameters]
         shares = [range(i, len(tasks), self.processes) for i in range(self.processes)]
-        threads = threads_per_task(len(tasks))
+        before, threads = torch.get_num_threads(), threads_per_task(len(tasks))
         try:
-            state = values_of(learner)
+            state = arrays(tensors_of(learner))
             for (_, pipe), share in zip(self._others, shares[1:], strict=True):
-                own = [(packed(tasks[i]), arrays_of(noise[i])) for i in share]
+                own = [
+                    (arrays(chain(*tasks[i])), {name: t.numpy() for name, t in noise[i].items()})
+                    for i in share
+                ]
                 # If it died, recv() raises.
                 with contextlib.suppress(OSError):
                     pipe.send((state, wanted, own, threads))
@@ -138,10 +128,17 @@ class TaskPool:
             try:
                 # Each process prepares for itself: sending would take longer.
                 prepared = Prepared(learner.prepare())
-                own_tasks = [(tasks[i], noise[i]) for i in shares[0]]
-                found.append(self._own_share(prepared, own_tasks, parameters, threads))
+                torch.set_num_threads(threads)
+                found.append(
+                    [
+                        task_gradient(learner, prepared, tasks[i], noise[i], parameters)
+                        for i in shares[0]
+                    ]
+                )
             except Exception as error:
                 found.append(error)
+            finally:
+                torch.set_num_threads(before)
             found += [self._answer(i) for i in range(1, self.processes)]
         except BaseException:
             # Answers that nobody waits for would be taken for those of the next step.
@@ -155,31 +152,14 @@ class TaskPool:
             each.append(part[i // self.processes])
         return prepared, each
 
-    def _own_share(
-        self,
-        prepared: Prepared,
-        own: Sequence[tuple[Task, Params]],
-        parameters: Sequence[Tensor],
-        threads: int,
-    ) -> list[Gradients]:
-        before = torch.get_num_threads()
-        torch.set_num_threads(threads)
-        try:
-            return [
-                task_gradient(self.learner, prepared, task, noise, parameters)
-                for task, noise in own
-            ]
-        finally:
-            torch.set_num_threads(before)
-
     def _answer(self, number: int) -> list[Gradients] | Exception:
         process, pipe = self._others[number - 1]
         try:
             found = pipe.recv()
         except (EOFError, OSError) as error:
             process.join()
-            how = exit_reason(process.exitcode)
-            raise TaskPoolError(f"worker process {number} {how}") from error
+            reason = exit_reason(process.exitcode)
+            raise TaskPoolError(f"worker process {number} {reason}") from error
         if isinstance(found, Exception):
             return found
         return [[None if a is None else torch.from_numpy(a) for a in task] for task in found]
@@ -194,6 +174,24 @@ def processes_for(learner: Learner, example_shape: Sequence[int], tasks: int) ->
     if not small or learner.settings.vectorize or not gains_by_threads(learner):
         return 1
     return max(1, min(torch.get_num_threads(), tasks))
+
+
+def exit_reason(code: int | None) -> str:
+    """Return how a process ended, in words that follow its name.
+
+    >>> exit_reason(-9)
+    'was killed by SIGKILL; the machine may lack the memory for it'
+    >>> exit_reason(1)
+    'ended with exit code 1'
+    """
+    if code is None or code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:  # a real-time signal has no name
+        name = f"signal {-code}"
+    hint = "; the machine may lack the memory for it" if code == -9 else ""
+    return f"was killed by {name}{hint}"
 
 
 def _end_all(others: list[tuple[Any, Connection]]) -> None:
