@@ -25,10 +25,9 @@ FIELDS = {"method", "options", "built_lr", "model", *SETTINGS, "prior", "loss", 
 
 def tensors_of(learner: Learner) -> dict[str, Tensor]:
     """Return the parameters and persistent buffers, tied ones once."""
-    named: dict[str, Tensor] = dict(learner.named_parameters())
     persistent = set(learner.state_dict())
-    named.update((n, b) for n, b in learner.named_buffers() if n in persistent)
-    return {name: tensor.detach() for name, tensor in named.items()}
+    named = (*learner.named_parameters(), *learner.named_buffers())
+    return {name: tensor.detach() for name, tensor in named if name in persistent}
 
 
 def save(
@@ -104,11 +103,9 @@ def load(
         prior: needed where a prior of the user's own class was given.
     """
     folder = _find(Path(path), which)
-    tensors, _ = tensor_file.read(file := folder / TENSORS)
-    described_in = folder / CONFIG
-    return restore(
-        read_json(described_in), tensors, described_in, file, model=model, loss=loss, prior=prior
-    )
+    config, file = folder / CONFIG, folder / TENSORS
+    tensors, _ = tensor_file.read(file)
+    return restore(read_json(config), tensors, config, file, model=model, loss=loss, prior=prior)
 
 
 def restore(
@@ -196,8 +193,10 @@ def _find(path: Path, which: str) -> Path:
     raise ValueError(f"{path} holds no learner: there is no {CONFIG} in it, nor in {path / which}")
 
 
-def check_fit(learner: Learner, stored: dict[str, Tensor], origin: object) -> None:
-    """Refuse tensors of other names or shapes than the learner's."""
+def check_fit(
+    learner: Learner, stored: dict[str, Tensor], origin: object, *, same_types: bool = False
+) -> None:
+    """Refuse tensors of other names, shapes or, if asked to, types than the learner's."""
     own = tensors_of(learner)
     if set(stored) != set(own):
         raise ValueError(
@@ -210,8 +209,10 @@ def check_fit(learner: Learner, stored: dict[str, Tensor], origin: object) -> No
                 f"{name} has shape {tuple(stored[name].shape)} in {origin} and "
                 f"{tuple(tensor.shape)} in the learner"
             )
-        if tensor.is_floating_point() != (stored[name].dtype in FLOATS):
-            raise ValueError(f"{name} is {stored[name].dtype} in {origin}, not {tensor.dtype}")
+        kind = stored[name].dtype
+        fits = tensor.is_floating_point() == (kind in FLOATS)
+        if not fits or (same_types and kind != tensor.dtype):
+            raise ValueError(f"{name} is {kind} in {origin}, not {tensor.dtype}")
 
 
 def fill(learner: Learner, stored: dict[str, Tensor], origin: object) -> None:
