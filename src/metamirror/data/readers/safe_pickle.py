@@ -47,18 +47,19 @@ _COUNTED = """
     MARK EMPTY_LIST EMPTY_DICT TUPLE1 TUPLE2 TUPLE3 REDUCE PUT BINPUT LONG_BINPUT MEMOIZE
     GET BINGET LONG_BINGET
 """
-_AS_THEY_ARE = """
+_UNCOUNTED = """
     PROTO FRAME STOP POP POP_MARK GLOBAL STACK_GLOBAL NONE NEWTRUE NEWFALSE
     INT BININT BININT1 BININT2 LONG LONG1 LONG4 FLOAT BINFLOAT
     STRING BINSTRING SHORT_BINSTRING BINBYTES SHORT_BINBYTES BINBYTES8
     UNICODE BINUNICODE SHORT_BINUNICODE BINUNICODE8 EMPTY_TUPLE TUPLE LIST APPEND APPENDS
+    BUILD BYTEARRAY8 SETITEM SETITEMS DICT
 """
-"""The instructions that are allowed as the standard library carries them out. None builds objects
-of any class; `_Reader` has its own versions of five more."""
+"""The instructions that are allowed. None builds objects of any class, since `_Reader` has its own
+versions of the last five; the others are the standard library's."""
 
 
 class UnsafePickle(ValueError):  # noqa: N818
-    """A pickle that holds more than data."""
+    """A pickle that holds more than data, or grows beyond its size."""
 
 
 class DamagedPickle(ValueError):  # noqa: N818
@@ -73,10 +74,6 @@ def load(data: bytes, name: str) -> object:
 
     >>> load(pickle.dumps({"labels": [3, 1], "data": np.arange(2)}), "train.pkl")
     {'labels': [3, 1], 'data': array([0, 1])}
-
-    Raises:
-        UnsafePickle: it holds more than data, or grows beyond its size.
-        DamagedPickle: it cannot be read.
     """
     try:
         reader = _Reader(data)
@@ -92,8 +89,8 @@ def load(data: bytes, name: str) -> object:
         ) from error
     except Exception as error:  # whatever contradiction Python or numpy found
         raise DamagedPickle(
-            f"{name} is damaged or no pickle: {error or type(error).__name__}; "
-            f"download or copy it again"
+            f"{name} is damaged or no pickle: {str(error) or type(error).__name__}; download or "
+            f"copy it again"
         ) from error
     return value
 
@@ -289,12 +286,10 @@ def _counted(instruction: Callable[[_Reader], None]) -> Callable[[_Reader], None
     return counted
 
 
-for _name in (*_AS_THEY_ARE.split(), *_COUNTED.split()):
+for _name in (*_UNCOUNTED.split(), *_COUNTED.split()):
     _code = getattr(pickle, _name)[0]
-    _instruction = _Unpickler.dispatch[_code]
+    _instruction = getattr(_Reader, _Unpickler.dispatch[_code].__name__)
     _Reader.dispatch[_code] = _counted(_instruction) if _name in _COUNTED.split() else _instruction
-for _name in ("BUILD", "BYTEARRAY8", "SETITEM", "SETITEMS", "DICT"):
-    _Reader.dispatch[getattr(pickle, _name)[0]] = getattr(_Reader, f"load_{_name.lower()}")
 
 
 def _word(value: object) -> str:
