@@ -8,8 +8,7 @@ from typing import Literal
 import numpy as np
 
 from metamirror.data.image_set import ImageClass, with_quarter_turns
-from metamirror.data.installing.benchmark import Benchmark
-from metamirror.data.installing.layouts import Found, image_files, image_names
+from metamirror.data.installing.layouts import Benchmark, Found, image_files, image_names
 from metamirror.data.readers.source import Source
 
 PLACE = re.compile(r"images_(background|evaluation)/([^/]+)/(character\d+)/[^/]+$")

@@ -10,8 +10,7 @@ from metamirror._version import __version__
 from metamirror.core.files import digest_of
 from metamirror.data.addressing import SPLITS
 from metamirror.data.image_set import ImageClass
-from metamirror.data.installing.benchmark import Benchmark
-from metamirror.data.installing.layouts import Found
+from metamirror.data.installing.layouts import Benchmark, Found
 from metamirror.data.readers.download import fetch
 from metamirror.data.readers.images import BadImage, decode, fit
 from metamirror.data.readers.source import Source, open_source
