@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from metamirror.core.tasks import Batch, Task
-from metamirror.data.addressing import augmentation_generator, task_generator
+from metamirror.data.addressing import task_generator
 from metamirror.data.image_set import ImageSet, Pixels
 from metamirror.data.task_stream import TaskStream
 
@@ -94,7 +94,7 @@ class ImageTasks(TaskStream):
         if self.augment is not None:
             shape = (self.outputs * rows.shape[-1], *self.example_shape)
             for i, index in enumerate(indices):
-                random = augmentation_generator(self.seed, self.split, step, index)
+                random = task_generator(self.seed, self.split, step, index, "augmentation")
                 changed = self.augment(images[i].reshape(shape).copy(), random)
                 if changed.shape != shape or changed.dtype != np.uint8:
                     raise ValueError(
