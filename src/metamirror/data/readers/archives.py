@@ -57,10 +57,7 @@ class RefusedFile(ValueError):  # noqa: N818
 
 
 class Archive:
-    """A zip or a tar: its visible files by name, and their bytes in its own order.
-
-    It is opened when something is first asked of it.
-    """
+    """A zip or a tar, opened when first asked: visible files by name, bytes in its own order."""
 
     def __init__(self, path: Path):
         self.path, self.is_zip = path, path.suffix.lower() == ".zip"
@@ -94,9 +91,7 @@ class Archive:
                     )
                 letters += len(name)
                 if len(found) >= MAX_ENTRIES or letters > _MAX_LETTERS:
-                    raise RefusedFile(
-                        f"{self.path} holds more than {MAX_ENTRIES:,} files; split it"
-                    )
+                    raise RefusedFile(f"{self.path} has more than {MAX_ENTRIES:,} files; split it")
                 found[name] = entry
         if not found:
             raise RefusedFile(f"{self.path} holds no files; give an archive that holds the data")
@@ -208,8 +203,7 @@ _DESCRIPTIONS = (
 def read_npz(content: bytes, key: str, name: str) -> NDArray[Any]:
     """Return the array `key` of an npz called `name`, as a read-only view of its bytes.
 
-    `numpy.load` takes memory for whatever shape a header claims, and unpacks a few bytes to as many
-    as they grow to.
+    `numpy.load` takes memory for any shape that a header claims, and unpacks without bounds.
     """
     with damage(name), zipfile.ZipFile(io.BytesIO(content)) as archive:
         if f"{key}.npy" not in archive.namelist():

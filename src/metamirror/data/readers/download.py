@@ -118,12 +118,11 @@ def _receive(url: str, part: Path, md5: str, progress: Progress) -> None:
     )
 
 
-def _next(response: Any) -> bytes:
+def _next(response: Any) -> Any:
     try:
-        data: bytes = response.read1(_CHUNK)
+        return response.read1(_CHUNK)
     except (OSError, http.client.HTTPException) as error:
         raise _Broken(f"the connection broke: {str(error) or type(error).__name__}") from error
-    return data
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):

@@ -26,7 +26,7 @@ _MOST = 20_000_000
 
 _MAX_DEPTH = 50
 _MAX_DIMENSIONS = 32
-_DTYPE = re.compile(r"[biufcSU][0-9]{1,9}")
+_DTYPE = re.compile(r"O[48]?|[biufcSU][0-9]{1,9}")
 _KEYS = (str, bytes, int, float, type(None), np.generic)
 _PLAIN = (*_KEYS, bytearray, np.ndarray, np.dtype)
 
@@ -102,8 +102,7 @@ class _Refused(Exception):  # noqa: N818
 def _check_plain(value: object, size: int) -> None:
     """Look at every value once for every place it stands in, level by level.
 
-    A few bytes can say that a list holds the one before twice, and that the one before twice, and
-    so on. It is small until someone prints it.
+    A few bytes can say that a list holds the one before twice, and so on: small until printed.
     """
     level: list[object] = [value]
     seen = 0
@@ -153,11 +152,10 @@ class _Reader(_Unpickler):  # type: ignore[misc]
         if self._allowance < 0:
             raise _Refused("instructions that make it grow beyond its size")
 
-    def find_class(self, module: str, name: str) -> Callable[..., object]:
+    def find_class(self, module: str, name: str) -> Any:
         if module not in _FUNCTIONS.get(name, ()):
             raise _Refused(f"the global {module[:80]}.{name[:80]}")
-        function: Callable[..., object] = getattr(self, f"make_{name.strip('_')}")
-        return function
+        return getattr(self, f"make_{name.strip('_')}")
 
     # The instructions that need more care than the standard library takes.
 
@@ -220,14 +218,26 @@ class _Reader(_Unpickler):  # type: ignore[misc]
 
     def make_dtype(self, code: object, *_: object) -> _Unfinished:
         name = _word(code)
-        if name in ("O", "O4", "O8"):
-            return _Unfinished(lambda state: np.dtype(object))
         if not _DTYPE.fullmatch(name):
             raise _Refused(f"the dtype {name!r}")
-        dtype = np.dtype(name)
+        dtype = np.dtype(object if name.startswith("O") else name)
         if dtype.itemsize == 0:
             raise ValueError(f"the dtype {name!r} has no bytes")
-        return _Unfinished(lambda state: _in_byte_order(dtype, state))
+
+        def finish(state: object) -> object:
+            if not isinstance(state, tuple) or len(state) < 7:
+                raise ValueError("a dtype's state is incomplete")
+            # The state: version, byte order, subarray, names, fields, size, alignment, flags.
+            if any(part is not None for part in state[2:5]):
+                raise _Refused("a dtype with fields")
+            if _integers(state[5:6])[0] not in (-1, dtype.itemsize):
+                raise ValueError(f"the dtype {dtype} claims another size")
+            order = _word(state[1])
+            if order not in ("<", ">", "|", "="):
+                raise ValueError(f"{order!r} is no byte order")
+            return dtype if order == "|" else dtype.newbyteorder(order)  # type: ignore[arg-type]
+
+        return _Unfinished(finish)
 
     def make_reconstruct(self, *_: object) -> _Unfinished:
         def finish(state: object) -> object:
@@ -304,17 +314,3 @@ def _integers(value: object) -> tuple[int, ...]:
     if not isinstance(value, tuple) or any(type(entry) is not int for entry in value):
         raise ValueError("a shape that does not consist of whole numbers")
     return value
-
-
-def _in_byte_order(dtype: np.dtype[Any], state: object) -> np.dtype[Any]:
-    if not isinstance(state, tuple) or len(state) < 7:
-        raise ValueError("a dtype's state is incomplete")
-    # The state: version, byte order, subarray, names, fields, size, alignment, flags.
-    if any(part is not None for part in state[2:5]):
-        raise _Refused("a dtype with fields")
-    if _integers(state[5:6])[0] not in (-1, dtype.itemsize):
-        raise ValueError(f"the dtype {dtype} claims another size")
-    order = _word(state[1])
-    if order not in ("<", ">", "|", "="):
-        raise ValueError(f"{order!r} is no byte order")
-    return dtype if order == "|" else dtype.newbyteorder(order)  # type: ignore[arg-type]

@@ -1,28 +1,23 @@
-"""One view of a folder, a zip, a tar or a single file: names and bytes, nothing unpacked to disk.
-
-What comes from outside is read with suspicion. An entry that would climb out of its archive, a
-link, a device, a name that stands twice, an entry that is larger than it should be: each is refused
-with the archive, the entry and the way out, and so is an archive that was cut short.
-"""
+"""One view of a folder, a zip, a tar or a file: names and bytes, nothing unpacked to disk."""
 
 import os
 import re
 import stat
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
-from typing import Self
 
 from metamirror.data.readers.archives import LIMIT, MAX_ENTRIES, Archive, bounded, visible
 
 _SUFFIXES = re.compile(r"\.(zip|tar|tgz|tbz2?|txz|tar\.(gz|bz2|xz))$", re.IGNORECASE)
 
 
-class Source:
+class Source(AbstractContextManager["Source"]):
     """The files of a folder, of an archive, or of a folder that holds archives.
 
     An archive that lies directly in a folder is looked into, one level deep; its entries are called
-    `archive.zip/inner/name`. Archives are opened when they are first asked for.
+    `archive.zip/inner/name`. `files` are those on disk that hold everything, for checksums.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -30,8 +25,6 @@ class Source:
     >>> with open_source(folder) as source:
     ...     source.names, source.read("labels.csv")
     (['labels.csv'], b'filename,label')
-
-    `files` are the files on disk that hold everything, for checksums.
     """
 
     def __init__(self, path: Path, plain: dict[str, Path], archives: dict[str, Archive]):
@@ -52,10 +45,8 @@ class Source:
         for name in found:
             try:
                 name.encode()
-            except UnicodeEncodeError as error:
-                raise ValueError(
-                    f"the name {name!r} in {self.path} is not UTF-8; rename that file"
-                ) from error
+            except UnicodeEncodeError:
+                raise ValueError(f"{name!r} in {self.path} is not UTF-8: rename it") from None
         return found
 
     def read(self, name: str, limit: int = LIMIT) -> bytes:
@@ -74,11 +65,8 @@ class Source:
         wanted: dict[str, set[str]] = {"": set(), **{prefix: set() for prefix in self._archives}}
         for name in names:
             if name not in self._prefixes:
-                some = ", ".join(repr(known) for known in self.names[:3])
-                raise ValueError(
-                    f"{self.path} holds no {name!r}; it holds {len(self.names):,} files, such as "
-                    f"{some}"
-                )
+                some = f"{len(self.names):,} files, such as {', '.join(map(repr, self.names[:3]))}"
+                raise ValueError(f"{self.path} holds no {name!r}; it holds {some}")
             prefix = self._prefixes[name]
             wanted[prefix].add(name[len(prefix) :])
         for prefix, inner in wanted.items():
@@ -90,9 +78,6 @@ class Source:
                 with self._plain[name].open("rb") as file:
                     yield name, bounded(file, limit, f"{name} in {self.path}")
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *error: object) -> None:
         for archive in self._archives.values():
             archive.opened.close()
@@ -102,8 +87,7 @@ def open_source(path: Path, *, look_into_archives: bool = True) -> Source:
     """Open a folder, a zip, a tar (plain, gz, bz2, xz) or a single file, by its suffix.
 
     Hidden files, `__MACOSX` and directories are left out. Symbolic links inside a folder are
-    followed as long as they stay in it. If not `look_into_archives`, those that lie in a folder are
-    just files.
+    followed as long as they stay in it. Archives in a folder are looked into, unless told not to.
     """
     path = Path(path)
     if not path.exists():
@@ -133,7 +117,7 @@ def _walk(root: Path) -> Iterator[tuple[str, Path]]:
             for entry in entries:
                 seen += 1
                 if seen > MAX_ENTRIES:
-                    raise ValueError(f"{root} holds more than {MAX_ENTRIES:,} files; split it")
+                    raise ValueError(f"{root} has more than {MAX_ENTRIES:,} files; split it")
                 name, path = prefix + entry.name, Path(entry.path)
                 if not visible([entry.name]):
                     continue
