@@ -22,10 +22,8 @@ class ImageTasks(TaskStream):
     """Tasks of `ways` classes, each with `shots` support and `queries` query images.
 
     Classes and images are drawn without replacement. The label of a class is its place in the
-    draw, so that it says nothing from one task to the next.
-
-    The arguments are those of `metamirror.data.tasks`; `augment` changes the images of each task,
-    nothing by default, as in the paper.
+    draw, so that it says nothing from one task to the next. The arguments are those of
+    `metamirror.data.tasks`; by default nothing is augmented, as in the paper.
     """
 
     def __init__(

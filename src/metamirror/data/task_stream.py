@@ -44,11 +44,8 @@ class TaskStream(ABC):
 
     def stack(self, step: int, indices: Iterable[int]) -> Task:
         """Return some tasks of a step: one rank's share, for example."""
-        supports, queries = zip(*(self.task(step, index) for index in indices), strict=True)
-        support, query = (
-            Batch(*map(torch.stack, zip(*b, strict=True))) for b in (supports, queries)
-        )
-        return Task(support, query)
+        parts = zip(*(self.task(step, index) for index in indices), strict=True)
+        return Task(*(Batch(*map(torch.stack, zip(*part, strict=True))) for part in parts))
 
 
 class Sinusoid(TaskStream):

@@ -1,7 +1,4 @@
-"""CIFAR-FS and FC100: the hundred classes of CIFAR-100, split in two ways.
-
-CIFAR-FS splits by class, FC100 by superclass, so that its splits differ far more.
-"""
+"""CIFAR-FS splits CIFAR-100 by class, FC100 by superclass, so that its splits differ far more."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -54,9 +51,7 @@ def archive_layout(split_of: Callable[[str, str], str | None]) -> Layout:
             fine, coarse, images = read(source, entry)
             for labels, known in zip((fine, coarse), names, strict=True):
                 if labels.min(initial=0) < 0 or labels.max(initial=0) >= len(known):
-                    raise ValueError(
-                        f"{entry} has a label outside the {len(known)} names of classes"
-                    )
+                    raise ValueError(f"{entry} has a label outside the {len(known)} class names")
             found: list[Label | None] = []
             for f, c in zip(fine, coarse, strict=True):
                 split = split_of(names[0][f], names[1][c])
@@ -168,9 +163,6 @@ FC100 = replace(
         split_pickles,
         split_folders,
     ],
-    forms=(
-        "the CIFAR-100 archive; or FC100_{train,val,test}.pickle; or train/CLASS/*.png, val/..., "
-        "test/..."
-    ),
+    forms="CIFAR-100 archive; or FC100_{train,val,test}.pickle; or {train,val,test}/CLASS/*.png",
     classes={"train": 60, "val": 20, "test": 20},
 )

@@ -1,7 +1,4 @@
-"""Two data sets of classes of ImageNet.
-
-miniImageNet: a hundred classes, 600 images each. tieredImageNet: 608 classes, split by 34 groups.
-"""
+"""Classes of ImageNet: a hundred in miniImageNet, 608 in tieredImageNet, split by 34 groups."""
 
 from metamirror.data.installing.layouts import Benchmark, split_folders, split_lists
 from metamirror.data.installing.packed_images import split_images_and_labels, split_pickles

@@ -27,17 +27,13 @@ TEST = {
 
 @dataclass(frozen=True)
 class OmniglotOptions:
-    """How Omniglot is used.
+    """How Omniglot is used."""
 
-    Attributes:
-        partition: vinyals, 1028/172/423 characters by alphabet as in the paper's code; or finn,
-            1100/100/423 at random, as in MAML's (whose own draw depended on the order of files on
-            its machine and cannot be had again: this one is fixed).
-        turns: whether quarter turns make new classes, in every split.
-    """
-
+    # vinyals: 1028/172/423 characters by alphabet, as in the paper's code. finn: 1100/100/423 at
+    # random, as in MAML's, whose own draw depended on the order of files on its machine and cannot
+    # be had again; this one is fixed.
     partition: Literal["vinyals", "finn"] = "vinyals"
-    turns: bool = True
+    turns: bool = True  # whether quarter turns make new classes, in every split.
 
 
 def split_of(alphabet: str, character: str) -> str:

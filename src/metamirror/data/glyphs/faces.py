@@ -32,9 +32,7 @@ def face_path(face: str) -> Path:
     """Return the font file of a face."""
     path = Path(matplotlib.get_data_path(), "fonts", "ttf", f"{face}.ttf")
     if not path.is_file():
-        raise ValueError(
-            f"there is no {path}; matplotlib ships it: install matplotlib anew from PyPI"
-        )
+        raise ValueError(f"there is no {path}; matplotlib ships it: install that anew from PyPI")
     return path
 
 

@@ -130,9 +130,7 @@ def csv_rows(source: Source, name: str) -> Iterator[tuple[int, dict[str, str]]]:
         text = source.read(name).decode("utf-8-sig")
         reader = csv.DictReader(io.StringIO(text, newline=""))
         if not {"filename", "label"} <= set(reader.fieldnames or ()):
-            raise ValueError(
-                f"{name} has the columns {reader.fieldnames}; filename and label needed"
-            )
+            raise ValueError(f"{name} has columns {reader.fieldnames}; filename and label needed")
         for row in reader:
             if not (row["filename"] and row["label"]):
                 raise ValueError(f"{name}, line {reader.line_num}, lacks a filename or a label")
