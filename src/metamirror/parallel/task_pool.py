@@ -1,8 +1,7 @@
 """A pool of processes that share the tasks of each outer step, for as long as a run lasts.
 
 Threads wait for Python's lock where operations are short, as with small images; processes do not.
-A worker process begins with a copy of the learner, receives its tensors at every step, and ends
-when this process does.
+A worker begins with a copy of the learner, gets its tensors at every step, and ends with the pool.
 """
 
 import contextlib
@@ -15,7 +14,7 @@ from itertools import chain
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.util import Finalize
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,7 +32,7 @@ class TaskPoolError(ChildProcessError):
     """A worker process ended before its work did."""
 
 
-class TaskPool:
+class TaskPool(contextlib.AbstractContextManager["TaskPool"]):
     """Processes that share the tasks of an outer step; this process takes the first share.
 
         with mm.TaskPool(learner, processes=4) as pool:
@@ -79,9 +78,6 @@ class TaskPool:
                 self._others.append((process, here))
             there.close()
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *error: object) -> None:
         self.close()
 
@@ -100,16 +96,13 @@ class TaskPool:
         if learner is not self.learner:
             raise ValueError("this pool was made for another learner: make one for this")
         if learner.draws_noise:
-            raise ValueError(
-                "the model draws random numbers, in the order of the tasks: use no pool"
-            )
+            raise ValueError("the model draws random numbers in the tasks' order: use no pool")
         if len(self._others) != self.processes - 1:
             raise TaskPoolError("this pool has ended: make a new one")
         now = _settings(learner)
         if changed := [name for name, value in self._settings.items() if value != now[name]]:
-            raise ValueError(
-                f"{', '.join(changed)} changed since this pool was made: make a new one"
-            )
+            names = ", ".join(changed)
+            raise ValueError(f"{names} changed since this pool was made: make a new one")
         places = {id(p): i for i, p in enumerate(learner.parameters())}
         wanted = [places[id(p)] for p in parameters]
         shares = [range(i, len(tasks), self.processes) for i in range(self.processes)]

@@ -39,8 +39,7 @@ def save(
 ) -> None:
     """Write a learner made by `make_learner` into a folder, from which `load` restores it.
 
-    A prior or model of the user's own class is not written, only its tensors are: pass it to
-    `load` again.
+    Of a prior or model of the user's own class only tensors are written: pass it to `load` again.
 
     Args:
         learner: what is written.
@@ -118,16 +117,11 @@ def restore(
     loss: Loss | None = None,
     prior: Any = None,
 ) -> Learner:
-    """Build the learner that `describe` and `tensors_of` gave; keywords as in `load`.
-
-    Errors call the description `described_in`, and the tensors `origin`.
-    """
+    """Build a learner from `describe` and `tensors_of`; errors name `described_in` and `origin`."""
     config = checked(description, described_in)
     for name, given in (("loss", loss), ("prior", prior)):
         if config[name] == "custom" and given is None:
-            raise ValueError(
-                f"{described_in} was made with a {name} of the user's own: pass {name}=..."
-            )
+            raise ValueError(f"{described_in} was made with the user's own {name}: pass {name}=...")
 
     def build(own: nn.Module, prior: Any = prior) -> Learner:
         for name, p in own.named_parameters():
@@ -220,7 +214,6 @@ def fill(learner: Learner, stored: dict[str, Tensor], origin: object) -> None:
     check_fit(learner, stored, origin)
     for name, tensor in (*learner.named_parameters(), *learner.named_buffers()):
         if name in stored:
-            # The type is the file's, so that what was saved comes back bit for bit; the strides are
-            # the model's own.
+            # The type is the file's: what was saved comes back bit for bit; the strides stay.
             value = stored[name]
             tensor.data = torch.empty_like(tensor.data, dtype=value.dtype).copy_(value)
