@@ -20,12 +20,8 @@ FACES = tuple(
 SIZE = 112
 """Font size in pixels to the em: a capital is then about 80 pixels high."""
 
-# In ems: the widest letter of these faces takes 2.1, and some begin left of where they are put.
-_WIDTH, _HEIGHT, _LEFT, _TOP = 4, 3, 1, 1
 # Large enough to tell a glyph from the .notdef box.
 _SMALL = 24
-# No font has a glyph for a code point that will never be assigned: it shows the .notdef box.
-_NEVER_ASSIGNED = "\U0010ffff"
 
 
 def face_path(face: str) -> Path:
@@ -65,13 +61,14 @@ def files_digest() -> str:
 
 @cache
 def _missing(face: str) -> bytes:
-    return _draw(face, _NEVER_ASSIGNED, _SMALL).tobytes()
+    # No font has a glyph for a code point that will never be assigned: it shows the .notdef box.
+    return _draw(face, "\U0010ffff", _SMALL).tobytes()
 
 
 def _draw(face: str, character: str, size: int) -> Image.Image:
-    image = Image.new("L", (_WIDTH * size, _HEIGHT * size))
-    corner = (_LEFT * size, _TOP * size)
-    ImageDraw.Draw(image).text(corner, character, fill=255, font=_font(face, size))
+    # The widest letter of these faces takes 2.1 ems, and some begin left of where they are put.
+    image = Image.new("L", (4 * size, 3 * size))
+    ImageDraw.Draw(image).text((size, size), character, fill=255, font=_font(face, size))
     return image
 
 

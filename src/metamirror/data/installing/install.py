@@ -1,6 +1,7 @@
 """Install a data set: find its images in a download, check and decode them, and store them."""
 
 import shutil
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
@@ -124,15 +125,11 @@ def write(
 
 def differences(benchmark: Benchmark, facts: Mapping[str, Any]) -> list[str]:
     """Say where what is stored departs from the published data set."""
-    name, counts = benchmark.name, dict.fromkeys(SPLITS, 0)
-    for c in facts["classes"]:
-        counts[c["split"]] += 1
-    remarks = []
-    if counts != dict(benchmark.classes):
-        remarks.append(
-            f"{'/'.join(map(str, counts.values()))} classes for train/val/test; the published "
-            f"{name} has {'/'.join(map(str, benchmark.classes.values()))}"
-        )
+    tables = (Counter(c["split"] for c in facts["classes"]), benchmark.classes)
+    found, published = ("/".join(str(table[split]) for split in SPLITS) for table in tables)
+    name, remarks = f"the published {benchmark.name}", []
+    if found != published:
+        remarks.append(f"{found} classes for train/val/test; {name} has {published}")
     if (images := facts["shape"][0]) != benchmark.images:
-        remarks.append(f"{images:,} images; the published {name} has {benchmark.images:,}")
+        remarks.append(f"{images:,} images; {name} has {benchmark.images:,}")
     return remarks
