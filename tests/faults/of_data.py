@@ -25,8 +25,8 @@ from PIL import Image
 from metamirror.data.benchmarks import BENCHMARKS
 from metamirror.data.installing.install import add, find
 from metamirror.data.readers import safe_pickle
+from metamirror.data.readers.archives import read_npz
 from metamirror.data.readers.images import decode
-from metamirror.data.readers.npz import read_npz
 from metamirror.data.readers.source import open_source
 from metamirror.data.store import Store
 from tests.data import sources

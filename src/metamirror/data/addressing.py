@@ -3,23 +3,23 @@
 import numpy as np
 
 SPLITS = ("train", "val", "test")
+PURPOSES = ("task", "noise", "augmentation")
 
-_TASK, _NOISE, _AUGMENTATION = 0, 1, 2
 
-
-def task_generator(seed: int, split: str, step: int, index: int) -> np.random.Generator:
+def task_generator(
+    seed: int, split: str, step: int, index: int, purpose: str = "task"
+) -> np.random.Generator:
     """Return the generator of one task. Philox counts: an address costs nothing to reach."""
-    return np.random.Generator(_philox(seed, split, step, index, _TASK))
+    check_address(seed, split, step, index)
+    # Word 0 counts the draws; the others, and the key, are the address.
+    counter, key = [0, index, step, SPLITS.index(split)], [seed, PURPOSES.index(purpose)]
+    return np.random.Generator(np.random.Philox(counter=counter, key=key))
 
 
 def noise_seed(seed: int, split: str, step: int, index: int) -> int:
     """Return the seed of the noise that a method draws for one task."""
-    return int(_philox(seed, split, step, index, _NOISE).random_raw() >> np.uint64(2))
-
-
-def augmentation_generator(seed: int, split: str, step: int, index: int) -> np.random.Generator:
-    """Return the generator of what is done to the images of one task."""
-    return np.random.Generator(_philox(seed, split, step, index, _AUGMENTATION))
+    random = task_generator(seed, split, step, index, "noise")
+    return int(random.bit_generator.random_raw()) >> 2
 
 
 def check_address(seed: int, split: str, step: int = 0, index: int = 0) -> None:
@@ -29,9 +29,3 @@ def check_address(seed: int, split: str, step: int = 0, index: int = 0) -> None:
     for name, value in (("seed", seed), ("step", step), ("index", index)):
         if not isinstance(value, int | np.integer) or not 0 <= value < 2**63:
             raise ValueError(f"{name} is {value}; it must be a whole number in 0 .. 2**63 - 1")
-
-
-def _philox(seed: int, split: str, step: int, index: int, purpose: int) -> np.random.Philox:
-    check_address(seed, split, step, index)
-    # Word 0 counts the draws; the others, and the key, are the address.
-    return np.random.Philox(counter=[0, index, step, SPLITS.index(split)], key=[seed, purpose])

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from metamirror.core.tasks import Batch, Task
-from metamirror.data.addressing import augmentation_generator, task_generator
+from metamirror.data.addressing import task_generator
 from metamirror.data.image_set import ImageSet, Pixels
 from metamirror.data.task_stream import TaskStream
 
@@ -22,10 +22,8 @@ class ImageTasks(TaskStream):
     """Tasks of `ways` classes, each with `shots` support and `queries` query images.
 
     Classes and images are drawn without replacement. The label of a class is its place in the
-    draw, so that it says nothing from one task to the next.
-
-    The arguments are those of `metamirror.data.tasks`; `augment` changes the images of each task,
-    nothing by default, as in the paper.
+    draw, so that it says nothing from one task to the next. The arguments are those of
+    `metamirror.data.tasks`; by default nothing is augmented, as in the paper.
     """
 
     def __init__(
@@ -94,7 +92,7 @@ class ImageTasks(TaskStream):
         if self.augment is not None:
             shape = (self.outputs * rows.shape[-1], *self.example_shape)
             for i, index in enumerate(indices):
-                random = augmentation_generator(self.seed, self.split, step, index)
+                random = task_generator(self.seed, self.split, step, index, "augmentation")
                 changed = self.augment(images[i].reshape(shape).copy(), random)
                 if changed.shape != shape or changed.dtype != np.uint8:
                     raise ValueError(

@@ -12,31 +12,23 @@ from metamirror.core.option_spec import NoOptions, parse_spec, read_options
 from metamirror.data.benchmarks import BENCHMARKS
 from metamirror.data.image_set import ImageClass, ImageSet
 from metamirror.data.own_folder import open_folder
-from metamirror.data.sinusoid import Sinusoid
 from metamirror.data.store import Store, data_home
-from metamirror.data.task_stream import TaskStream
+from metamirror.data.task_stream import Sinusoid, TaskStream
 
 MIN_SIZE, MAX_SIZE = 8, 1024
 
 
 @dataclass(frozen=True)
 class DataSet:
-    """A row of the registry.
+    """A row of the registry: either `stream` or `images` makes its tasks."""
 
-    Attributes:
-        title: what it is, and who made it.
-        licence: its terms.
-        stream: generates tasks: (split, shots, queries, seed, batch) -> stream.
-        images: opens images of which tasks are drawn: (spec, store, height and width if other than
-            stored) -> images. `spec` is what the user wrote: the name, and what follows it.
-        usage: what users type, if not just the name.
-    """
-
-    title: str
+    title: str  # what it is, and who made it.
     licence: str
+    # (split, shots, queries, seed, batch) -> generated tasks.
     stream: Callable[[str, int, int, int, int], TaskStream] | None = None
+    # (what the user wrote, store, height and width if other than stored) -> images to draw from.
     images: Callable[[str, Store, int | None], ImageSet] | None = None
-    usage: str = ""
+    usage: str = ""  # what users type, if not just the name.
 
 
 def find_data_set(spec: str) -> DataSet:
@@ -91,19 +83,16 @@ def open_glyphs(spec: str, store: Store, image_size: int | None = None) -> Image
     from metamirror.data import glyphs
 
     def install() -> None:
-        letters, each = glyphs.letters(), glyphs.SAMPLES
+        letters, each, shape = glyphs.letters(), glyphs.SAMPLES, (1, glyphs.SIDE, glyphs.SIDE)
         classes = [
             ImageClass(letter.character, letter.split, i * each, each)
             for i, letter in enumerate(letters)
         ]
-        images = (image for letter in letters for image in glyphs.render_letter(letter)[:, None])
-        about = {"versions": versions}
-        shape = (1, glyphs.SIDE, glyphs.SIDE)
-        store.install("glyphs", shape, classes, enumerate(images), about, "draw glyphs")
+        rows = enumerate(image for c in letters for image in glyphs.render_letter(c)[:, None])
+        store.install("glyphs", shape, classes, rows, {"versions": versions}, "draw glyphs")
 
-    name, words = parse_spec(spec)
+    versions, (name, words) = glyphs.versions(), parse_spec(spec)
     read_options(name, NoOptions, words)
-    versions = glyphs.versions()
     return resized(store.keep("glyphs", "versions", versions, install), store, image_size)
 
 

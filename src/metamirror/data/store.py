@@ -104,10 +104,7 @@ class Store:
 
     @contextmanager
     def locked(self, name: str, *, wait: bool) -> Iterator[None]:
-        """Keep other processes from installing the same data set at the same time.
-
-        The lock is the operating system's: a process that was killed holds it no longer.
-        """
+        """Keep other processes from installing the data set; the lock ends with its process."""
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             with FileLock(self.root / f".{name}.lock", timeout=-1 if wait else 0):
@@ -135,8 +132,7 @@ class Store:
     ) -> int:
         """Write images of one shape and an index; return how many were left out.
 
-        Call it inside `locked`. Rows that are left out are closed up, class by class. The progress
-        bar says `title`.
+        Call it inside `locked`. Rows that are left out are closed up. The progress says `title`.
         """
         self._clean(name)
         part = self.root / f".{name}.part"

@@ -1,12 +1,13 @@
-"""Tasks by address: (seed, split, step, index) determines each of them."""
+"""Tasks by address: (seed, split, step, index) determines each; sine curves are the simplest."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 
+import numpy as np
 import torch
 
 from metamirror.core.tasks import Batch, Task
-from metamirror.data.addressing import check_address, noise_seed
+from metamirror.data.addressing import check_address, noise_seed, task_generator
 
 
 class TaskStream(ABC):
@@ -43,8 +44,24 @@ class TaskStream(ABC):
 
     def stack(self, step: int, indices: Iterable[int]) -> Task:
         """Return some tasks of a step: one rank's share, for example."""
-        supports, queries = zip(*(self.task(step, index) for index in indices), strict=True)
-        support, query = (
-            Batch(*map(torch.stack, zip(*b, strict=True))) for b in (supports, queries)
-        )
-        return Task(support, query)
+        parts = zip(*(self.task(step, index) for index in indices), strict=True)
+        return Task(*(Batch(*map(torch.stack, zip(*part, strict=True))) for part in parts))
+
+
+class Sinusoid(TaskStream):
+    """y = A sin(x - p): amplitude A in [0.1, 5], phase p in [0, pi], x in [-5, 5], no noise.
+
+    >>> Sinusoid("train", shots=10, queries=15, seed=0, batch=4)[0].support.x.shape
+    torch.Size([4, 10, 1])
+    """
+
+    example_shape = (1,)
+    outputs = 1
+
+    def task(self, step: int, index: int) -> Task:
+        random = task_generator(self.seed, self.split, step, index)
+        amplitude, phase = random.uniform(0.1, 5.0), random.uniform(0.0, np.pi)
+        x = torch.from_numpy(random.uniform(-5.0, 5.0, (self.shots + self.queries, 1))).float()
+        y = amplitude * torch.sin(x - phase)
+        k = self.shots
+        return Task(Batch(x[:k], y[:k]), Batch(x[k:], y[k:]))

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from metamirror.parallel.exit_reasons import exit_reason
+from metamirror.parallel.task_pool import exit_reason
 
 Work = Callable[[], object]
 RESAMPLES = 10_000

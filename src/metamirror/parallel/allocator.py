@@ -42,10 +42,7 @@ def tune_allocator() -> bool:
 
 
 def spare_memory_for(example_shape: Sequence[int]) -> None:
-    """Keep less memory with large images, where gaps cost more than fresh pages.
-
-    Does nothing in a process that has not called `tune_allocator`.
-    """
+    """Keep less memory for large images, where gaps cost more, if `tune_allocator` was called."""
     if _tuned and not small_images(example_shape):
         _mallopt(M_MMAP_THRESHOLD, KEPT_OF_LARGE_IMAGES)
 

@@ -4,7 +4,7 @@ import contextlib
 import pickle
 import signal
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from multiprocessing.connection import Connection
 from typing import Any
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from metamirror.core.learner import Learner
 from metamirror.core.outer_gradient import Prepared, task_gradient
-from metamirror.core.tasks import Batch, Params, Task
+from metamirror.core.tasks import Batch, Task
 from metamirror.parallel.allocator import tune_allocator
 
 Array = np.ndarray[Any, Any]
@@ -25,18 +25,14 @@ STOPS = (signal.SIGINT, signal.SIGTERM)
 
 
 def serve(pipe: Connection, copy: bytes) -> None:
-    """Answer until the process that asks has ended.
-
-    Args:
-        pipe: to that process.
-        copy: its learner, pickled.
-    """
+    """Answer the process behind the pipe, whose learner is pickled in `copy`, until it ends."""
     for number in STOPS:
         signal.signal(number, signal.SIG_IGN)
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
     tune_allocator()
-    learner: Learner | None = None
+    learner: Any = None
+    unknown: object = None
     try:
         learner = pickle.loads(copy)  # from the process that started this one
     except Exception as error:
@@ -47,15 +43,11 @@ def serve(pipe: Connection, copy: bytes) -> None:
     with contextlib.suppress(EOFError, ConnectionError):  # it has
         while True:
             *words, threads = pipe.recv()
-            answer: object
-            if learner is None:
-                answer = unknown
-            else:
-                torch.set_num_threads(threads)
-                try:
-                    answer = _share(learner, *words)
-                except Exception as error:
-                    answer = _sendable(error)
+            torch.set_num_threads(threads)
+            try:
+                answer = unknown or _share(learner, *words)
+            except Exception as error:
+                answer = _sendable(error)
             pipe.send(answer)
 
 
@@ -96,19 +88,6 @@ def tensors_of(learner: Learner) -> list[Tensor]:
     return list(chain(learner.parameters(), learner.buffers()))
 
 
-# Arrays, since torch would send tensors through shared memory, of which containers have little.
-
-
-def values_of(learner: Learner) -> list[Array]:
-    """Return their values, to be sent."""
-    return [t.detach().numpy() for t in tensors_of(learner)]
-
-
-def packed(task: Task) -> list[Array]:
-    """Return a task, to be sent."""
-    return [t.detach().numpy() for batch in task for t in batch]
-
-
-def arrays_of(tensors: Params) -> dict[str, Array]:
-    """Return a task's noise, to be sent."""
-    return {name: t.numpy() for name, t in tensors.items()}
+def arrays(tensors: Iterable[Tensor]) -> list[Array]:
+    """Return what is sent: torch would use shared memory, of which containers have little."""
+    return [t.detach().numpy() for t in tensors]

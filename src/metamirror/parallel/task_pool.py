@@ -1,8 +1,7 @@
 """A pool of processes that share the tasks of each outer step, for as long as a run lasts.
 
 Threads wait for Python's lock where operations are short, as with small images; processes do not.
-A worker process begins with a copy of the learner, receives its tensors at every step, and ends
-when this process does.
+A worker begins with a copy of the learner, gets its tensors at every step, and ends with the pool.
 """
 
 import contextlib
@@ -11,10 +10,10 @@ import pickle
 import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
+from itertools import chain
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.util import Finalize
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -26,22 +25,14 @@ from metamirror.core.settings import Settings
 from metamirror.core.task_threads import gains_by_threads, threads_per_task
 from metamirror.core.tasks import Params, Task
 from metamirror.parallel.allocator import small_images
-from metamirror.parallel.exit_reasons import exit_reason
-from metamirror.parallel.pool_worker import (
-    STOPS,
-    arrays_of,
-    packed,
-    serve,
-    tensors_of,
-    values_of,
-)
+from metamirror.parallel.pool_worker import STOPS, arrays, serve, tensors_of
 
 
 class TaskPoolError(ChildProcessError):
     """A worker process ended before its work did."""
 
 
-class TaskPool:
+class TaskPool(contextlib.AbstractContextManager["TaskPool"]):
     """Processes that share the tasks of an outer step; this process takes the first share.
 
         with mm.TaskPool(learner, processes=4) as pool:
@@ -71,7 +62,7 @@ class TaskPool:
         self._end = Finalize(self, _end_all, (self._others,), exitpriority=0)
         try:
             copy = pickle.dumps(learner)
-            values_of(learner)
+            arrays(tensors_of(learner))
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise ValueError(
                 f"the learner cannot be sent to another process ({error}): its classes and "
@@ -87,15 +78,7 @@ class TaskPool:
                 self._others.append((process, here))
             there.close()
 
-    def __enter__(self) -> "TaskPool":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -113,24 +96,24 @@ class TaskPool:
         if learner is not self.learner:
             raise ValueError("this pool was made for another learner: make one for this")
         if learner.draws_noise:
-            raise ValueError(
-                "the model draws random numbers, in the order of the tasks: use no pool"
-            )
+            raise ValueError("the model draws random numbers in the tasks' order: use no pool")
         if len(self._others) != self.processes - 1:
             raise TaskPoolError("this pool has ended: make a new one")
         now = _settings(learner)
         if changed := [name for name, value in self._settings.items() if value != now[name]]:
-            raise ValueError(
-                f"{', '.join(changed)} changed since this pool was made: make a new one"
-            )
+            names = ", ".join(changed)
+            raise ValueError(f"{names} changed since this pool was made: make a new one")
         places = {id(p): i for i, p in enumerate(learner.parameters())}
         wanted = [places[id(p)] for p in parameters]
         shares = [range(i, len(tasks), self.processes) for i in range(self.processes)]
-        threads = threads_per_task(len(tasks))
+        before, threads = torch.get_num_threads(), threads_per_task(len(tasks))
         try:
-            state = values_of(learner)
+            state = arrays(tensors_of(learner))
             for (_, pipe), share in zip(self._others, shares[1:], strict=True):
-                own = [(packed(tasks[i]), arrays_of(noise[i])) for i in share]
+                own = [
+                    (arrays(chain(*tasks[i])), {name: t.numpy() for name, t in noise[i].items()})
+                    for i in share
+                ]
                 # If it died, recv() raises.
                 with contextlib.suppress(OSError):
                     pipe.send((state, wanted, own, threads))
@@ -138,10 +121,17 @@ class TaskPool:
             try:
                 # Each process prepares for itself: sending would take longer.
                 prepared = Prepared(learner.prepare())
-                own_tasks = [(tasks[i], noise[i]) for i in shares[0]]
-                found.append(self._own_share(prepared, own_tasks, parameters, threads))
+                torch.set_num_threads(threads)
+                found.append(
+                    [
+                        task_gradient(learner, prepared, tasks[i], noise[i], parameters)
+                        for i in shares[0]
+                    ]
+                )
             except Exception as error:
                 found.append(error)
+            finally:
+                torch.set_num_threads(before)
             found += [self._answer(i) for i in range(1, self.processes)]
         except BaseException:
             # Answers that nobody waits for would be taken for those of the next step.
@@ -155,31 +145,14 @@ class TaskPool:
             each.append(part[i // self.processes])
         return prepared, each
 
-    def _own_share(
-        self,
-        prepared: Prepared,
-        own: Sequence[tuple[Task, Params]],
-        parameters: Sequence[Tensor],
-        threads: int,
-    ) -> list[Gradients]:
-        before = torch.get_num_threads()
-        torch.set_num_threads(threads)
-        try:
-            return [
-                task_gradient(self.learner, prepared, task, noise, parameters)
-                for task, noise in own
-            ]
-        finally:
-            torch.set_num_threads(before)
-
     def _answer(self, number: int) -> list[Gradients] | Exception:
         process, pipe = self._others[number - 1]
         try:
             found = pipe.recv()
         except (EOFError, OSError) as error:
             process.join()
-            how = exit_reason(process.exitcode)
-            raise TaskPoolError(f"worker process {number} {how}") from error
+            reason = exit_reason(process.exitcode)
+            raise TaskPoolError(f"worker process {number} {reason}") from error
         if isinstance(found, Exception):
             return found
         return [[None if a is None else torch.from_numpy(a) for a in task] for task in found]
@@ -194,6 +167,24 @@ def processes_for(learner: Learner, example_shape: Sequence[int], tasks: int) ->
     if not small or learner.settings.vectorize or not gains_by_threads(learner):
         return 1
     return max(1, min(torch.get_num_threads(), tasks))
+
+
+def exit_reason(code: int | None) -> str:
+    """Return how a process ended, in words that follow its name.
+
+    >>> exit_reason(-9)
+    'was killed by SIGKILL; the machine may lack the memory for it'
+    >>> exit_reason(1)
+    'ended with exit code 1'
+    """
+    if code is None or code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:  # a real-time signal has no name
+        name = f"signal {-code}"
+    hint = "; the machine may lack the memory for it" if code == -9 else ""
+    return f"was killed by {name}{hint}"
 
 
 def _end_all(others: list[tuple[Any, Connection]]) -> None:

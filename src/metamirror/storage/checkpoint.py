@@ -69,12 +69,8 @@ def pack(
         for name, value in optimizer.state.get(p, {}).items()
         if isinstance(value, Tensor)
     }
-    parts: dict[str, Mapping[str, Tensor]] = {
-        "learner": learner_file.tensors_of(learner),
-        "optimizer": moments,
-        "best": best,
-        "random": random,
-    }
+    own = learner_file.tensors_of(learner)
+    parts = {"learner": own, "optimizer": moments, "best": best, "random": random}
     tensors = {f"{part}/{name}": t for part, some in parts.items() for name, t in some.items()}
     return tensor_file.pack(tensors, {"format": FORMAT, **asdict(state)})
 
@@ -90,15 +86,9 @@ def unpack(
         parts[part][name] = tensor
     state, best, random = _state(facts, origin), parts["best"], parts["random"]
     # A run continues in its own type: the optimiser would fail on another.
-    for name, tensor in learner_file.tensors_of(learner).items():
-        for stored in (parts["learner"], best):
-            if name in stored and stored[name].dtype != tensor.dtype:
-                raise ValueError(
-                    f"{name} is {stored[name].dtype} in {origin}, and this run has {tensor.dtype}"
-                )
+    for stored in (parts["learner"], best) if best else (parts["learner"],):
+        learner_file.check_fit(learner, stored, origin, same_types=True)
     learner_file.fill(learner, parts["learner"], origin)
-    if best:
-        learner_file.check_fit(learner, best, origin)
     _fill_moments(optimizer, parts["optimizer"], origin)
     try:
         if "cpu" in random:
@@ -127,14 +117,13 @@ def newest(run: Path) -> tuple[bytes, Path] | None:
     for file in reversed(files(run)):
         content = file.read_bytes()
         try:
-            facts = tensor_file.unpack(content, file, ours=True)[1]
+            tensor_file.unpack(content, file, ours=True)
         except DamagedFileError as error:
             aside = file.with_suffix(".damaged")
             warn(f"{error}; it is renamed to {aside.name}, and the one before is used")
             file.rename(aside)
-            continue
-        _state(facts, file)
-        return content, file
+        else:
+            return content, file
     check_unbegun(run)
     return None
 

@@ -25,10 +25,9 @@ FIELDS = {"method", "options", "built_lr", "model", *SETTINGS, "prior", "loss", 
 
 def tensors_of(learner: Learner) -> dict[str, Tensor]:
     """Return the parameters and persistent buffers, tied ones once."""
-    named: dict[str, Tensor] = dict(learner.named_parameters())
     persistent = set(learner.state_dict())
-    named.update((n, b) for n, b in learner.named_buffers() if n in persistent)
-    return {name: tensor.detach() for name, tensor in named.items()}
+    named = (*learner.named_parameters(), *learner.named_buffers())
+    return {name: tensor.detach() for name, tensor in named if name in persistent}
 
 
 def save(
@@ -40,8 +39,7 @@ def save(
 ) -> None:
     """Write a learner made by `make_learner` into a folder, from which `load` restores it.
 
-    A prior or model of the user's own class is not written, only its tensors are: pass it to
-    `load` again.
+    Of a prior or model of the user's own class only tensors are written: pass it to `load` again.
 
     Args:
         learner: what is written.
@@ -104,11 +102,9 @@ def load(
         prior: needed where a prior of the user's own class was given.
     """
     folder = _find(Path(path), which)
-    tensors, _ = tensor_file.read(file := folder / TENSORS)
-    described_in = folder / CONFIG
-    return restore(
-        read_json(described_in), tensors, described_in, file, model=model, loss=loss, prior=prior
-    )
+    config, file = folder / CONFIG, folder / TENSORS
+    tensors, _ = tensor_file.read(file)
+    return restore(read_json(config), tensors, config, file, model=model, loss=loss, prior=prior)
 
 
 def restore(
@@ -121,16 +117,11 @@ def restore(
     loss: Loss | None = None,
     prior: Any = None,
 ) -> Learner:
-    """Build the learner that `describe` and `tensors_of` gave; keywords as in `load`.
-
-    Errors call the description `described_in`, and the tensors `origin`.
-    """
+    """Build a learner from `describe` and `tensors_of`; errors name `described_in` and `origin`."""
     config = checked(description, described_in)
     for name, given in (("loss", loss), ("prior", prior)):
         if config[name] == "custom" and given is None:
-            raise ValueError(
-                f"{described_in} was made with a {name} of the user's own: pass {name}=..."
-            )
+            raise ValueError(f"{described_in} was made with the user's own {name}: pass {name}=...")
 
     def build(own: nn.Module, prior: Any = prior) -> Learner:
         for name, p in own.named_parameters():
@@ -222,8 +213,10 @@ def _find(path: Path, which: str) -> Path:
     raise ValueError(f"{path} holds no learner: there is no {CONFIG} in it, nor in {path / which}")
 
 
-def check_fit(learner: Learner, stored: dict[str, Tensor], origin: object) -> None:
-    """Refuse tensors of other names or shapes than the learner's."""
+def check_fit(
+    learner: Learner, stored: dict[str, Tensor], origin: object, *, same_types: bool = False
+) -> None:
+    """Refuse tensors of other names, shapes or, if asked to, types than the learner's."""
     own = tensors_of(learner)
     if set(stored) != set(own):
         raise ValueError(
@@ -236,8 +229,10 @@ def check_fit(learner: Learner, stored: dict[str, Tensor], origin: object) -> No
                 f"{name} has shape {tuple(stored[name].shape)} in {origin} and "
                 f"{tuple(tensor.shape)} in the learner"
             )
-        if tensor.is_floating_point() != (stored[name].dtype in FLOATS):
-            raise ValueError(f"{name} is {stored[name].dtype} in {origin}, not {tensor.dtype}")
+        kind = stored[name].dtype
+        fits = tensor.is_floating_point() == (kind in FLOATS)
+        if not fits or (same_types and kind != tensor.dtype):
+            raise ValueError(f"{name} is {kind} in {origin}, not {tensor.dtype}")
 
 
 def fill(learner: Learner, stored: dict[str, Tensor], origin: object) -> None:
@@ -245,7 +240,6 @@ def fill(learner: Learner, stored: dict[str, Tensor], origin: object) -> None:
     check_fit(learner, stored, origin)
     for name, tensor in (*learner.named_parameters(), *learner.named_buffers()):
         if name in stored:
-            # The type is the file's, so that what was saved comes back bit for bit; the strides are
-            # the model's own.
+            # The type is the file's: what was saved comes back bit for bit; the strides stay.
             value = stored[name]
             tensor.data = torch.empty_like(tensor.data, dtype=value.dtype).copy_(value)

@@ -15,11 +15,7 @@ OWNER = "owner.json"
 
 @contextmanager
 def locked(folder: Path, name: str) -> Iterator[None]:
-    """Lock a folder; a second process is refused, with the number of the first.
-
-    The lock is the system's, on the file of that name in an existing folder: a process that is
-    killed leaves none behind.
-    """
+    """Lock a folder by the system's lock on a file in it; a second process is told of the first."""
     with ExitStack() as stack:
         try:
             stack.enter_context(FileLock(folder / name, timeout=0))
@@ -29,9 +25,7 @@ def locked(folder: Path, name: str) -> Iterator[None]:
                 whom = f"process {owner['pid']} on {owner['host']}"
             except (ValueError, KeyError, TypeError):
                 whom = "another process"
-            raise ValueError(
-                f"{folder} is in use by {whom}: wait until it ends, or stop it"
-            ) from error
+            raise ValueError(f"{folder} is in use by {whom}: wait for it or stop it") from error
         stack.callback((folder / OWNER).unlink, missing_ok=True)
         write_json(folder / OWNER, {"pid": os.getpid(), "host": socket.gethostname()})
         yield

@@ -1,18 +1,20 @@
-"""CIFAR-FS and FC100: the hundred classes of CIFAR-100, split in two ways.
-
-CIFAR-FS splits by class, FC100 by superclass, so that its splits differ far more.
-"""
+"""CIFAR-FS splits CIFAR-100 by class, FC100 by superclass, so that its splits differ far more."""
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import PurePosixPath
 
 import numpy as np
 from numpy.typing import NDArray
 
-from metamirror.data.installing.benchmark import Benchmark
-from metamirror.data.installing.layouts import Found, Label, Layout, class_folders, split_folders
+from metamirror.data.installing.layouts import (
+    Benchmark,
+    Found,
+    Label,
+    Layout,
+    class_folders,
+    split_folders,
+)
 from metamirror.data.installing.packed_images import (
     named,
     packed_images,
@@ -23,9 +25,8 @@ from metamirror.data.installing.packed_images import (
 from metamirror.data.readers.archives import LARGE
 from metamirror.data.readers.source import Source
 
-Names = tuple[list[str], list[str]]
-"""The names of the fine and of the coarse labels."""
-
+LABELS = ("fine", "coarse")
+TEXTS = [f"{kind}_label_names.txt" for kind in LABELS]
 Records = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint8]]
 """Fine labels, coarse labels, and images of 3,072 bytes each."""
 
@@ -37,74 +38,52 @@ def archive_layout(split_of: Callable[[str, str], str | None]) -> Layout:
     """
 
     def layout(source: Source) -> Found | None:
-        for suffix, read_names, read_records in (
-            ("", _python_names, _python_records),
-            (".bin", _binary_names, _binary_records),
-        ):
-            parts = (_part(source, part + suffix) for part in ("train", "test"))
-            entries = [entry for entry in parts if entry]
-            names = read_names(source)
-            if names is not None and len(entries) == 2:
-                load = partial(_load, names, read_records, split_of)
-                return packed_images(source, entries, load)
-        return None
+        if files := _files(source, "meta", "train", "test"):
+            fields, read = named(read_fields, source, files[0]), _python_records
+            names = [words(fields.get(f"{kind}_label_names"), files[0]) for kind in LABELS]
+        elif files := _files(source, *TEXTS, "train.bin", "test.bin"):
+            names = [source.read(file).decode("latin1").split() for file in files[:2]]
+            read = _binary_records
+        else:
+            return None
+
+        def load(source: Source, entry: str) -> tuple[NDArray[np.uint8], list[Label | None]]:
+            fine, coarse, images = read(source, entry)
+            for labels, known in zip((fine, coarse), names, strict=True):
+                if labels.min(initial=0) < 0 or labels.max(initial=0) >= len(known):
+                    raise ValueError(f"{entry} has a label outside the {len(known)} class names")
+            found: list[Label | None] = []
+            for f, c in zip(fine, coarse, strict=True):
+                split = split_of(names[0][f], names[1][c])
+                found.append(None if split is None else (split, names[0][f]))
+            return images.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), found
+
+        return packed_images(source, files[-2:], load)
 
     return layout
 
 
-def _load(
-    names: Names,
-    read: Callable[[Source, str], Records],
-    split_of: Callable[[str, str], str | None],
-    source: Source,
-    entry: str,
-) -> tuple[NDArray[np.uint8], list[Label | None]]:
-    fine, coarse, data = read(source, entry)
-    for labels, known in zip((fine, coarse), names, strict=True):
-        if labels.min(initial=0) < 0 or labels.max(initial=0) >= len(known):
-            raise ValueError(f"{entry} has a label outside the {len(known)} names of classes")
-    found: list[Label | None] = []
-    for f, c in zip(fine, coarse, strict=True):
-        split = split_of(names[0][f], names[1][c])
-        found.append(None if split is None else (split, names[0][f]))
-    return data.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), found
-
-
-def _part(source: Source, part: str) -> str | None:
-    """Return a file of the archive, whose folder may be what was given."""
+def _files(source: Source, *wanted: str) -> list[str]:
+    """Return files of the archive, whose folder may be what was given; none if one is missing."""
+    found: dict[str, str] = {}
     for name in source.names:
         path = PurePosixPath(name)
         folder = path.parent.name or source.path.resolve().name
-        if path.name == part and folder.startswith("cifar-100"):
-            return name
-    return None
-
-
-def _python_names(source: Source) -> Names | None:
-    entry = _part(source, "meta")
-    if entry is None:
-        return None
-    fields = named(read_fields, source, entry)
-    fine, coarse = (fields.get(f"{kind}_label_names") for kind in ("fine", "coarse"))
-    return words(fine, entry), words(coarse, entry)
+        if path.name in wanted and folder.startswith("cifar-100"):
+            found.setdefault(path.name, name)
+    return [found[name] for name in wanted] if len(found) == len(wanted) else []
 
 
 def _python_records(source: Source, entry: str) -> Records:
     fields = read_fields(source, entry)
     try:
         data = np.asarray(fields["data"])
-        fine, coarse = (np.asarray(fields[k], np.int64) for k in ("fine_labels", "coarse_labels"))
+        fine, coarse = (np.asarray(fields[f"{kind}_labels"], np.int64) for kind in LABELS)
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{entry} is not a part of CIFAR-100: {error}") from error
     if data.dtype != np.uint8 or data.shape != (len(fine), 3072) or fine.shape != coarse.shape:
         raise ValueError(f"{entry} is not a part of CIFAR-100: its data are {data.shape}")
     return fine, coarse, data
-
-
-def _binary_names(source: Source) -> Names | None:
-    entries = [_part(source, f"{kind}_label_names.txt") for kind in ("fine", "coarse")]
-    lists = [source.read(entry).decode("latin1").split() for entry in entries if entry]
-    return (lists[0], lists[1]) if len(lists) == 2 else None
 
 
 def _binary_records(source: Source, entry: str) -> Records:
@@ -184,9 +163,6 @@ FC100 = replace(
         split_pickles,
         split_folders,
     ],
-    forms=(
-        "the CIFAR-100 archive; or FC100_{train,val,test}.pickle; or train/CLASS/*.png, val/..., "
-        "test/..."
-    ),
+    forms="CIFAR-100 archive; or FC100_{train,val,test}.pickle; or {train,val,test}/CLASS/*.png",
     classes={"train": 60, "val": 20, "test": 20},
 )

@@ -2,8 +2,7 @@
 
 import re
 
-from metamirror.data.installing.benchmark import Benchmark
-from metamirror.data.installing.layouts import class_folders, split_folders
+from metamirror.data.installing.layouts import Benchmark, class_folders, split_folders
 
 
 def split_of(folder: str) -> str | None:

@@ -1,10 +1,6 @@
-"""Two data sets of classes of ImageNet.
+"""Classes of ImageNet: a hundred in miniImageNet, 608 in tieredImageNet, split by 34 groups."""
 
-miniImageNet: a hundred classes, 600 images each. tieredImageNet: 608 classes, split by 34 groups.
-"""
-
-from metamirror.data.installing.benchmark import Benchmark
-from metamirror.data.installing.layouts import split_folders, split_lists
+from metamirror.data.installing.layouts import Benchmark, split_folders, split_lists
 from metamirror.data.installing.packed_images import split_images_and_labels, split_pickles
 
 LICENCE = "research only: ImageNet's terms, non-commercial, not to be passed on"

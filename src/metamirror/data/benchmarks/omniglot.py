@@ -8,8 +8,7 @@ from typing import Literal
 import numpy as np
 
 from metamirror.data.image_set import ImageClass, with_quarter_turns
-from metamirror.data.installing.benchmark import Benchmark
-from metamirror.data.installing.layouts import Found, image_files, image_names
+from metamirror.data.installing.layouts import Benchmark, Found, image_files, image_names
 from metamirror.data.readers.source import Source
 
 PLACE = re.compile(r"images_(background|evaluation)/([^/]+)/(character\d+)/[^/]+$")
@@ -28,17 +27,13 @@ TEST = {
 
 @dataclass(frozen=True)
 class OmniglotOptions:
-    """How Omniglot is used.
+    """How Omniglot is used."""
 
-    Attributes:
-        partition: vinyals, 1028/172/423 characters by alphabet as in the paper's code; or finn,
-            1100/100/423 at random, as in MAML's (whose own draw depended on the order of files on
-            its machine and cannot be had again: this one is fixed).
-        turns: whether quarter turns make new classes, in every split.
-    """
-
+    # vinyals: 1028/172/423 characters by alphabet, as in the paper's code. finn: 1100/100/423 at
+    # random, as in MAML's, whose own draw depended on the order of files on its machine and cannot
+    # be had again; this one is fixed.
     partition: Literal["vinyals", "finn"] = "vinyals"
-    turns: bool = True
+    turns: bool = True  # whether quarter turns make new classes, in every split.
 
 
 def split_of(alphabet: str, character: str) -> str:

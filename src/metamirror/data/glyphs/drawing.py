@@ -1,8 +1,7 @@
 """Letters of many scripts, deformed: few-shot classes wherever matplotlib is installed.
 
-Everything from the random numbers to the pixels is integer arithmetic, without a floating-point
-function or a linear-algebra library whose last bit varies: the same `versions()` and the same
-seed give the same pixels on every machine.
+Everything from the random numbers to the pixels is integer arithmetic, whose last bit does not
+vary: the same `versions()` and the same seed give the same pixels on every machine.
 """
 
 import unicodedata
@@ -95,11 +94,7 @@ def draw(text: str, seed: int = 0) -> NDArray[np.uint8]:
 
 
 def _numbers(seed: int, letter: Letter, samples: int) -> NDArray[np.int64]:
-    """Uniform integers in 0 .. 2**16 - 1, `_NUMBERS` for each sample.
-
-    The letter and the sample are the address: a class has the same pixels whichever others
-    there are.
-    """
+    """Integers in 0 .. 2**16 - 1 by letter and sample: other classes do not change the pixels."""
     if not 0 <= seed < 2**63:
         raise ValueError(f"seed is {seed}; it must lie in 0 .. 2**63 - 1")
     philox = np.random.Philox(counter=[0, ord(letter.character), 0, 0], key=[seed, _PURPOSE])

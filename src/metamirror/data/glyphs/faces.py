@@ -20,21 +20,15 @@ FACES = tuple(
 SIZE = 112
 """Font size in pixels to the em: a capital is then about 80 pixels high."""
 
-# In ems: the widest letter of these faces takes 2.1, and some begin left of where they are put.
-_WIDTH, _HEIGHT, _LEFT, _TOP = 4, 3, 1, 1
 # Large enough to tell a glyph from the .notdef box.
 _SMALL = 24
-# No font has a glyph for a code point that will never be assigned: it shows the .notdef box.
-_NEVER_ASSIGNED = "\U0010ffff"
 
 
 def face_path(face: str) -> Path:
     """Return the font file of a face."""
     path = Path(matplotlib.get_data_path(), "fonts", "ttf", f"{face}.ttf")
     if not path.is_file():
-        raise ValueError(
-            f"there is no {path}; matplotlib ships it: install matplotlib anew from PyPI"
-        )
+        raise ValueError(f"there is no {path}; matplotlib ships it: install that anew from PyPI")
     return path
 
 
@@ -67,13 +61,14 @@ def files_digest() -> str:
 
 @cache
 def _missing(face: str) -> bytes:
-    return _draw(face, _NEVER_ASSIGNED, _SMALL).tobytes()
+    # No font has a glyph for a code point that will never be assigned: it shows the .notdef box.
+    return _draw(face, "\U0010ffff", _SMALL).tobytes()
 
 
 def _draw(face: str, character: str, size: int) -> Image.Image:
-    image = Image.new("L", (_WIDTH * size, _HEIGHT * size))
-    corner = (_LEFT * size, _TOP * size)
-    ImageDraw.Draw(image).text(corner, character, fill=255, font=_font(face, size))
+    # The widest letter of these faces takes 2.1 ems, and some begin left of where they are put.
+    image = Image.new("L", (4 * size, 3 * size))
+    ImageDraw.Draw(image).text((size, size), character, fill=255, font=_font(face, size))
     return image
 
 

@@ -1,6 +1,7 @@
 """Install a data set: find its images in a download, check and decode them, and store them."""
 
 import shutil
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
@@ -10,8 +11,7 @@ from metamirror._version import __version__
 from metamirror.core.files import digest_of
 from metamirror.data.addressing import SPLITS
 from metamirror.data.image_set import ImageClass
-from metamirror.data.installing.benchmark import Benchmark
-from metamirror.data.installing.layouts import Found
+from metamirror.data.installing.layouts import Benchmark, Found
 from metamirror.data.readers.download import fetch
 from metamirror.data.readers.images import BadImage, decode, fit
 from metamirror.data.readers.source import Source, open_source
@@ -21,10 +21,7 @@ from metamirror.data.store import Rows, Store
 def add(
     benchmark: Benchmark, path: Path | None, store: Store, *, skip_bad: bool = False
 ) -> list[str]:
-    """Install a benchmark from a folder, zip or tar; return remarks for the user.
-
-    Without a path it is fetched from its official addresses.
-    """
+    """Install a benchmark from a path, or else from its official addresses; return remarks."""
     if path is None and not benchmark.downloads:
         raise ValueError(
             f"{benchmark.name} has no stable official address. Get it by hand ({benchmark.source}; "
@@ -94,12 +91,10 @@ def write(
     name. `inverted` exchanges dark and light; `skip_bad` leaves out images that cannot be read.
     """
     # Tasks are drawn by place: class after class, in the order of the splits and of their names.
-    order = sorted(
-        found.labels, key=lambda k: (SPLITS.index(found.labels[k][0]), found.labels[k][1])
-    )
-    row_of = {key: row for row, key in enumerate(order)}
-    classes: dict[str, ImageClass] = {}
-    for row, (split, label) in enumerate(found.labels[key] for key in order):
+    labelled = sorted(found.labels.items(), key=lambda e: (SPLITS.index(e[1][0]), e[1][1]))
+    row_of, classes = {}, dict[str, ImageClass]()
+    for row, (key, (split, label)) in enumerate(labelled):
+        row_of[key] = row
         c = classes.setdefault(label, ImageClass(label, split, row, 0))
         if c.split != split:  # training would see the test
             raise ValueError(
@@ -130,17 +125,11 @@ def write(
 
 def differences(benchmark: Benchmark, facts: Mapping[str, Any]) -> list[str]:
     """Say where what is stored departs from the published data set."""
-    counts = dict.fromkeys(SPLITS, 0)
-    for c in facts["classes"]:
-        counts[c["split"]] += 1
-    remarks = []
-    if counts != dict(benchmark.classes):
-        remarks.append(
-            f"{'/'.join(map(str, counts.values()))} classes for train/val/test; the published "
-            f"{benchmark.name} has {'/'.join(map(str, benchmark.classes.values()))}"
-        )
+    tables = (Counter(c["split"] for c in facts["classes"]), benchmark.classes)
+    found, published = ("/".join(str(table[split]) for split in SPLITS) for table in tables)
+    name, remarks = f"the published {benchmark.name}", []
+    if found != published:
+        remarks.append(f"{found} classes for train/val/test; {name} has {published}")
     if (images := facts["shape"][0]) != benchmark.images:
-        remarks.append(
-            f"{images:,} images; the published {benchmark.name} has {benchmark.images:,}"
-        )
+        remarks.append(f"{images:,} images; {name} has {benchmark.images:,}")
     return remarks

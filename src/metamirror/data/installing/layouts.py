@@ -1,16 +1,18 @@
-"""The forms in which people keep few-shot images. Each layout finds its own form, or nothing."""
+"""The forms in which people keep published images. Each layout finds its own form, or nothing."""
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from metamirror.core.option_spec import NoOptions
 from metamirror.data.addressing import SPLITS
-from metamirror.data.image_set import SUFFIXES
+from metamirror.data.image_set import SUFFIXES, ImageClass
 from metamirror.data.readers.source import Source
 
 Key = tuple[str, int]
@@ -38,6 +40,30 @@ class Found:
 
 
 Layout = Callable[[Source], Found | None]
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A published data set, and how its images are found."""
+
+    name: str  # what users type.
+    title: str  # the name people say, and who made it.
+    licence: str
+    source: str  # where people get it.
+    layouts: Sequence[Layout]  # the forms in which it is accepted, tried in this order.
+    forms: str  # the same in words, for when none fits.
+    size: int  # height and width as stored.
+    channels: int  # 1 for grey, 3 for colour.
+    classes: Mapping[str, int]  # the official number of classes of each split.
+    images: int  # the official number of images in all.
+    # Checksums of official files, by file name; only those known for certain.
+    md5: Mapping[str, str] = field(default_factory=dict)
+    # Stable addresses of files in `md5`; none where a licence or a form is between.
+    downloads: Sequence[str] = ()
+    inverted: bool = False  # whether paper is white in the originals; ink is 1 here.
+    options: type = NoOptions  # a frozen dataclass; its fields may follow the name.
+    # (classes as stored, options) -> classes as used.
+    arrange: Callable[[Sequence[ImageClass], Any], Sequence[ImageClass]] = lambda stored, _: stored
 
 
 def split_folders(source: Source) -> Found | None:
@@ -104,9 +130,7 @@ def csv_rows(source: Source, name: str) -> Iterator[tuple[int, dict[str, str]]]:
         text = source.read(name).decode("utf-8-sig")
         reader = csv.DictReader(io.StringIO(text, newline=""))
         if not {"filename", "label"} <= set(reader.fieldnames or ()):
-            raise ValueError(
-                f"{name} has the columns {reader.fieldnames}; filename and label needed"
-            )
+            raise ValueError(f"{name} has columns {reader.fieldnames}; filename and label needed")
         for row in reader:
             if not (row["filename"] and row["label"]):
                 raise ValueError(f"{name}, line {reader.line_num}, lacks a filename or a label")

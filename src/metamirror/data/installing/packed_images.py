@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from metamirror.data.installing.layouts import Content, Found, Key, Label, one_of_each
 from metamirror.data.readers import safe_pickle
-from metamirror.data.readers.archives import LARGE
-from metamirror.data.readers.npz import read_npz
+from metamirror.data.readers.archives import LARGE, read_npz
 from metamirror.data.readers.source import Source
 
 PICKLES = re.compile(r"(?:^|[-_.])(train|val|test)\.(?:pkl|pickle)$")

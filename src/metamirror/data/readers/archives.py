@@ -1,4 +1,4 @@
-"""Zips and tars, read in place by `zipfile` and `tarfile`, with limits that those do not set.
+"""Zips, tars and npz, read in place by their own modules, with limits that those do not set.
 
 Extracting with tarfile's `data` filter would write every file to disk, and does not limit how far a
 few bytes grow. Here nothing is unpacked, and what is refused is refused before it is read.
@@ -8,17 +8,21 @@ import contextlib
 import errno
 import io
 import lzma
+import math
 import re
 import stat
 import struct
 import tarfile
 import zipfile
 import zlib
-from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any, Self, cast
+from typing import IO, Any, Self
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
 
 LIMIT = 64 * 2**20
 """The most bytes of one file, unless the caller says otherwise: ample for an image."""
@@ -40,6 +44,8 @@ _RATIO_IN_MEMORY = 20
 
 Entry = tuple[int, int, Any]
 """Where a file begins in its archive, how many bytes it takes there, and what opens it."""
+Found = tuple[str, Entry | None, str]
+"""The name of an entry, its place (None for a folder), and the problem with it, if any."""
 
 
 class DamagedArchive(ValueError):  # noqa: N818
@@ -50,26 +56,19 @@ class RefusedFile(ValueError):  # noqa: N818
     """A file or an entry of an archive that is not safe to read."""
 
 
-class Archive(ABC):
-    """An archive: its visible files by name, and their bytes in its own order.
-
-    It is opened when something is first asked of it.
-    """
-
-    entries_are_independent: bool
-    """Whether the others can be trusted when one is damaged."""
+class Archive:
+    """A zip or a tar, opened when first asked: visible files by name, bytes in its own order."""
 
     def __init__(self, path: Path):
-        self.path = path
+        self.path, self.is_zip = path, path.suffix.lower() == ".zip"
         self.opened = contextlib.ExitStack()
 
-    @abstractmethod
-    def walk(self) -> Iterator[tuple[str, Entry | None, str]]:
-        """Yield the name, the place (None for a folder) and the problem, if any, of each entry."""
-
-    @abstractmethod
-    def open_entry(self, entry: Entry) -> IO[bytes]:
-        """Open one file."""
+    @cached_property
+    def file(self) -> Any:
+        """The open file."""
+        if self.is_zip:
+            return self.opened.enter_context(zipfile.ZipFile(self.path))
+        return self.opened.enter_context(tarfile.open(self.path, "r:*", tarinfo=_StrictInfo))
 
     @cached_property
     def index(self) -> dict[str, Entry]:
@@ -77,7 +76,7 @@ class Archive(ABC):
         found: dict[str, Entry] = {}
         letters = 0
         with damage(self.path):
-            for raw, entry, problem in self.walk():
+            for raw, entry, problem in (_zipped if self.is_zip else _tarred)(self.file, self.path):
                 parts = raw.split("/")
                 if ".." in parts or _OUTSIDE.search(raw):
                     problem = "would lie outside the archive"
@@ -92,9 +91,7 @@ class Archive(ABC):
                     )
                 letters += len(name)
                 if len(found) >= MAX_ENTRIES or letters > _MAX_LETTERS:
-                    raise RefusedFile(
-                        f"{self.path} holds more than {MAX_ENTRIES:,} files; split it"
-                    )
+                    raise RefusedFile(f"{self.path} has more than {MAX_ENTRIES:,} files; split it")
                 found[name] = entry
         if not found:
             raise RefusedFile(f"{self.path} holds no files; give an archive that holds the data")
@@ -105,81 +102,58 @@ class Archive(ABC):
     ) -> Iterator[tuple[str, bytes]]:
         """Yield some files, in the archive's order; see `Source.read_many`."""
         for name in sorted(names, key=lambda name: self.index[name][0]):
-            entry = self.index[name]
+            place, packed, what = self.index[name]
             try:
-                with damage(self.path, name), self.open_entry(entry) as file:
-                    data = bounded(file, limit, f"{name} in {self.path}", packed=entry[1])
+                with damage(self.path, name):
+                    if self.is_zip:
+                        opened = self.file.open(what)
+                    else:
+                        info = tarfile.TarInfo()
+                        info.offset_data, info.size = place, what
+                        opened = self.file.extractfile(info)
+                    with opened as file:
+                        data = bounded(file, limit, f"{name} in {self.path}", packed=packed)
             except DamagedArchive:
-                if not (tolerant and self.entries_are_independent):
+                # Behind damage in a tar nothing can be trusted: an entry begins where the one
+                # before says that it ends.
+                if not (tolerant and self.is_zip):
                     raise
                 data = b""
             yield name, data
 
 
-class Zip(Archive):
-    """A zip: its directory stands at its end, and each entry can be reached at once."""
-
-    entries_are_independent = True
-
-    @cached_property
-    def file(self) -> zipfile.ZipFile:
-        """The open file."""
-        return self.opened.enter_context(zipfile.ZipFile(self.path))
-
-    def walk(self) -> Iterator[tuple[str, Entry | None, str]]:
-        for info in self.file.infolist():
-            kind = stat.S_IFMT(info.external_attr >> 16)
-            problem = "" if kind in (0, stat.S_IFREG) else "is a link or a device, not a file"
-            entry = None if info.is_dir() else (info.header_offset, info.compress_size, info)
-            if entry and not problem:
-                check_readable(info, self.path)
-            # `filename` has been cut at a zero byte and, on Windows, has lost its backslashes.
-            yield info.orig_filename, entry, problem
-
-    def open_entry(self, entry: Entry) -> IO[bytes]:
-        return self.file.open(entry[2])
+def _zipped(file: zipfile.ZipFile, path: Path) -> Iterator[Found]:
+    for info in file.infolist():
+        kind = stat.S_IFMT(info.external_attr >> 16)
+        problem = "" if kind in (0, stat.S_IFREG) else "is a link or a device, not a file"
+        entry = None if info.is_dir() else (info.header_offset, info.compress_size, info)
+        if entry and not problem:
+            check_readable(info, path)
+        # `filename` has been cut at a zero byte and, on Windows, has lost its backslashes.
+        yield info.orig_filename, entry, problem
 
 
-class Tar(Archive):
-    """A tar, plain or compressed: a row of entries without a directory.
+def _tarred(file: Any, path: Path) -> Iterator[Found]:
+    size = path.stat().st_size
+    most = max(_ALWAYS_ALLOWED, _RATIO * size)
 
-    Behind damage nothing can be trusted: an entry begins where the one before says that it ends.
-    """
-
-    entries_are_independent = False
-
-    @cached_property
-    def file(self) -> tarfile.TarFile:
-        """The open file."""
-        return self.opened.enter_context(tarfile.open(self.path, "r:*", tarinfo=_StrictInfo))
-
-    def walk(self) -> Iterator[tuple[str, Entry | None, str]]:
-        tar = cast(Any, self.file)
-        size = self.path.stat().st_size
-        most = max(_ALWAYS_ALLOWED, _RATIO * size)
-        while (info := tar.next()) is not None:
-            self._check_growth(tar.offset, most)
-            problem = "" if info.isreg() else "is a link or a device, not a plain file"
-            entry = None if info.isdir() else (info.offset_data, size, info.size)
-            yield info.name, entry, problem
-            # tarfile would keep every header that it has seen.
-            tar.members.clear()
-            tar.pax_headers.clear()
-        # The checksum of a compressed file stands behind the last entry.
-        while tar.fileobj.read(_CHUNK):
-            self._check_growth(tar.fileobj.tell(), most)
-
-    def _check_growth(self, place: int, most: int) -> None:
+    def check_growth(place: int) -> None:
         if place > most:
             raise RefusedFile(
-                f"{self.path} unpacks to more than {most:,} bytes, so it is not read; if "
-                f"you trust the archive, unpack it yourself and give the folder"
+                f"{path} unpacks to more than {most:,} bytes, so it is not read; if you trust the "
+                f"archive, unpack it yourself and give the folder"
             )
 
-    def open_entry(self, entry: Entry) -> IO[bytes]:
-        info = tarfile.TarInfo()
-        info.offset_data, _, info.size = entry
-        return cast(IO[bytes], self.file.extractfile(info))
+    while (info := file.next()) is not None:
+        check_growth(file.offset)
+        problem = "" if info.isreg() else "is a link or a device, not a plain file"
+        yield info.name, None if info.isdir() else (info.offset_data, size, info.size), problem
+        # tarfile would keep every header that it has seen.
+        file.members.clear()
+        file.pax_headers.clear()
+    # The checksum of a compressed file stands behind the last entry.
+    while file.fileobj.read(_CHUNK):
+        check_growth(file.fileobj.tell())
 
 
 class _StrictInfo(tarfile.TarInfo):
@@ -224,6 +198,32 @@ _DESCRIPTIONS = (
     *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
 )
 """Long names and other facts about the entry that follows, which tarfile holds in memory."""
+
+
+def read_npz(content: bytes, key: str, name: str) -> NDArray[Any]:
+    """Return the array `key` of an npz called `name`, as a read-only view of its bytes.
+
+    `numpy.load` takes memory for any shape that a header claims, and unpacks without bounds.
+    """
+    with damage(name), zipfile.ZipFile(io.BytesIO(content)) as archive:
+        if f"{key}.npy" not in archive.namelist():
+            raise ValueError(f"it holds no array called {key}")
+        info = archive.getinfo(f"{key}.npy")
+        check_readable(info, name)
+        with archive.open(info) as entry:
+            data = bounded(entry, LARGE, name, packed=info.compress_size)
+        stream = io.BytesIO(data)
+        try:
+            old = npy.read_magic(stream) == (1, 0)
+            read = npy.read_array_header_1_0 if old else npy.read_array_header_2_0
+            shape, columns_first, dtype = read(stream)
+        except Exception as error:  # Python itself reads the header, as it would a program's line
+            raise ValueError(f"its header is none of numpy's: {error}") from error
+        start = stream.tell()
+        if dtype.hasobject or len(data) - start != math.prod(shape) * dtype.itemsize:
+            raise ValueError(f"{len(data) - start:,} bytes for an array of {shape} {dtype}")
+        found = np.frombuffer(data, dtype, offset=start)
+        return found.reshape(shape, order="F" if columns_first else "C")
 
 
 def bounded(file: IO[bytes], limit: int, what: str, packed: int | None = None) -> bytes:

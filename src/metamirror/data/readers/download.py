@@ -45,11 +45,8 @@ def fetch(
     """Download a file, or what is missing of it, and put it in place once it is verified.
 
     Until then it is called `target.part`. It survives a kill, and the next call goes on from there:
-    if the two halves do not belong together, the checksum shows it, and the file is fetched anew.
-
-    Raises:
-        ValueError: the file is gone, or is another one.
-        OSError: the network or the disk fails.
+    if the two halves do not belong together, the checksum shows it, and the file is fetched anew. A
+    file that is gone or another one is a ValueError; a failing network or disk is an OSError.
     """
     if not re.match("https?://", url):
         raise ValueError(f"{url!r} is no web address: it must begin with https:// or http://")
@@ -121,12 +118,11 @@ def _receive(url: str, part: Path, md5: str, progress: Progress) -> None:
     )
 
 
-def _next(response: Any) -> bytes:
+def _next(response: Any) -> Any:
     try:
-        data: bytes = response.read1(_CHUNK)
+        return response.read1(_CHUNK)
     except (OSError, http.client.HTTPException) as error:
-        raise _Broken(f"the connection broke: {error or type(error).__name__}") from error
-    return data
+        raise _Broken(f"the connection broke: {str(error) or type(error).__name__}") from error
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
@@ -160,12 +156,11 @@ def _open(url: str, start: int) -> Any:
             f"{url} cannot be fetched: the server answers {error.code} {error.reason}. "
             f"If the address has changed, download the file by hand and give it with --from"
         ) from error
-    except urllib.error.URLError as error:
-        if isinstance(error.reason, ssl.SSLCertVerificationError):
+    except (OSError, http.client.HTTPException) as error:
+        reason = error.reason if isinstance(error, urllib.error.URLError) else error
+        if isinstance(reason, ssl.SSLCertVerificationError):
             raise ValueError(
                 f"{url} cannot be fetched: the server's certificate is not valid "
-                f"({error.reason.verify_message}). Check the clock and the proxy of this machine"
+                f"({reason.verify_message}). Check the clock and the proxy of this machine"
             ) from error
-        raise _Broken(f"no connection: {error.reason}") from error
-    except (OSError, http.client.HTTPException) as error:
-        raise _Broken(f"no connection: {error or type(error).__name__}") from error
+        raise _Broken(f"no connection: {str(reason) or type(reason).__name__}") from error

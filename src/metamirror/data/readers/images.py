@@ -33,22 +33,14 @@ def decode(
     """Return an image as an array (height, width, channels) of bytes.
 
     Transparent parts lie on white paper, 16 bits become 8, and a camera's orientation is applied.
+    To `size` the shorter side is brought, and the middle is cut out; an image that has it is left
+    alone. `channels` is 1 for luminance, 3 for colour; None keeps grey grey and colour colour, by
+    the image's mode or the colours of its palette. A `BadImage` calls it `name`.
 
     >>> paper = io.BytesIO()
     >>> Image.new("1", (105, 105), 1).save(paper, "png")
     >>> decode(paper.getvalue(), "0709_01.png", size=28).shape
     (28, 28, 1)
-
-    Args:
-        data: a png, jpeg, webp or bmp file.
-        name: what to call it in an error.
-        size: height and width. The shorter side is brought to it and the middle is cut out; an
-            image that has it is left alone. None keeps height and width.
-        channels: 1 for luminance, 3 for colour; None keeps grey grey and colour colour. An image
-            is grey by its mode or the colours of its palette.
-
-    Raises:
-        BadImage: the bytes are damaged, of another format, or claim too many pixels.
     """
     with _named(name):
         # What a header claims is checked before memory is taken.
@@ -92,7 +84,12 @@ def _pixels(image: Image.Image, grey: bool, size: int | None) -> npt.NDArray[np.
             ImageOps.exif_transpose(image, in_place=True)
     image = _flat(image, "L" if grey else "RGB")
     if size is not None and image.size != (size, size):
-        image = _square(image, size)
+        # The middle square, by Lanczos, as MAML's scripts prepared miniImageNet. PIL widens the
+        # filter when it shrinks an image, so that thin strokes fade and do not break.
+        short = min(image.size)
+        left, top = ((side - short) // 2 for side in image.size)
+        box = (left, top, left + short, top + short)
+        image = image.resize((size, size), Image.Resampling.LANCZOS, box)
     pixels = np.array(image, dtype=np.uint8)
     return pixels.reshape(*pixels.shape[:2], -1)
 
@@ -141,17 +138,6 @@ def _flat(image: Image.Image, mode: str) -> Image.Image:
     return image.convert(mode)
 
 
-def _square(image: Image.Image, size: int) -> Image.Image:
-    """Return the middle square, scaled by Lanczos, as MAML's scripts prepared miniImageNet.
-
-    PIL widens the filter when it shrinks an image, so that thin strokes fade and do not break.
-    """
-    short = min(image.size)
-    left, top = ((side - short) // 2 for side in image.size)
-    box = (left, top, left + short, top + short)
-    return image.resize((size, size), Image.Resampling.LANCZOS, box)
-
-
 @contextlib.contextmanager
 def _named(name: str) -> Iterator[None]:
     """Name the image in whatever PIL's parsers raise, from SyntaxError to struct.error."""
@@ -169,5 +155,5 @@ def _named(name: str) -> Iterator[None]:
         ) from error
     except Exception as error:
         raise BadImage(
-            f"{name} is damaged: {error or type(error).__name__}; download or copy it again"
+            f"{name} is damaged: {str(error) or type(error).__name__}; download or copy it again"
         ) from error

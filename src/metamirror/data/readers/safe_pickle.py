@@ -26,7 +26,7 @@ _MOST = 20_000_000
 
 _MAX_DEPTH = 50
 _MAX_DIMENSIONS = 32
-_DTYPE = re.compile(r"[biufcSU][0-9]{1,9}")
+_DTYPE = re.compile(r"O[48]?|[biufcSU][0-9]{1,9}")
 _KEYS = (str, bytes, int, float, type(None), np.generic)
 _PLAIN = (*_KEYS, bytearray, np.ndarray, np.dtype)
 
@@ -47,18 +47,19 @@ _COUNTED = """
     MARK EMPTY_LIST EMPTY_DICT TUPLE1 TUPLE2 TUPLE3 REDUCE PUT BINPUT LONG_BINPUT MEMOIZE
     GET BINGET LONG_BINGET
 """
-_AS_THEY_ARE = """
+_UNCOUNTED = """
     PROTO FRAME STOP POP POP_MARK GLOBAL STACK_GLOBAL NONE NEWTRUE NEWFALSE
     INT BININT BININT1 BININT2 LONG LONG1 LONG4 FLOAT BINFLOAT
     STRING BINSTRING SHORT_BINSTRING BINBYTES SHORT_BINBYTES BINBYTES8
     UNICODE BINUNICODE SHORT_BINUNICODE BINUNICODE8 EMPTY_TUPLE TUPLE LIST APPEND APPENDS
+    BUILD BYTEARRAY8 SETITEM SETITEMS DICT
 """
-"""The instructions that are allowed as the standard library carries them out. None builds objects
-of any class; `_Reader` has its own versions of five more."""
+"""The instructions that are allowed. None builds objects of any class, since `_Reader` has its own
+versions of the last five; the others are the standard library's."""
 
 
 class UnsafePickle(ValueError):  # noqa: N818
-    """A pickle that holds more than data."""
+    """A pickle that holds more than data, or grows beyond its size."""
 
 
 class DamagedPickle(ValueError):  # noqa: N818
@@ -73,10 +74,6 @@ def load(data: bytes, name: str) -> object:
 
     >>> load(pickle.dumps({"labels": [3, 1], "data": np.arange(2)}), "train.pkl")
     {'labels': [3, 1], 'data': array([0, 1])}
-
-    Raises:
-        UnsafePickle: it holds more than data, or grows beyond its size.
-        DamagedPickle: it cannot be read.
     """
     try:
         reader = _Reader(data)
@@ -92,8 +89,8 @@ def load(data: bytes, name: str) -> object:
         ) from error
     except Exception as error:  # whatever contradiction Python or numpy found
         raise DamagedPickle(
-            f"{name} is damaged or no pickle: {error or type(error).__name__}; "
-            f"download or copy it again"
+            f"{name} is damaged or no pickle: {str(error) or type(error).__name__}; download or "
+            f"copy it again"
         ) from error
     return value
 
@@ -105,8 +102,7 @@ class _Refused(Exception):  # noqa: N818
 def _check_plain(value: object, size: int) -> None:
     """Look at every value once for every place it stands in, level by level.
 
-    A few bytes can say that a list holds the one before twice, and that the one before twice, and
-    so on. It is small until someone prints it.
+    A few bytes can say that a list holds the one before twice, and so on: small until printed.
     """
     level: list[object] = [value]
     seen = 0
@@ -156,11 +152,10 @@ class _Reader(_Unpickler):  # type: ignore[misc]
         if self._allowance < 0:
             raise _Refused("instructions that make it grow beyond its size")
 
-    def find_class(self, module: str, name: str) -> Callable[..., object]:
+    def find_class(self, module: str, name: str) -> Any:
         if module not in _FUNCTIONS.get(name, ()):
             raise _Refused(f"the global {module[:80]}.{name[:80]}")
-        function: Callable[..., object] = getattr(self, f"make_{name.strip('_')}")
-        return function
+        return getattr(self, f"make_{name.strip('_')}")
 
     # The instructions that need more care than the standard library takes.
 
@@ -223,14 +218,26 @@ class _Reader(_Unpickler):  # type: ignore[misc]
 
     def make_dtype(self, code: object, *_: object) -> _Unfinished:
         name = _word(code)
-        if name in ("O", "O4", "O8"):
-            return _Unfinished(lambda state: np.dtype(object))
         if not _DTYPE.fullmatch(name):
             raise _Refused(f"the dtype {name!r}")
-        dtype = np.dtype(name)
+        dtype = np.dtype(object if name.startswith("O") else name)
         if dtype.itemsize == 0:
             raise ValueError(f"the dtype {name!r} has no bytes")
-        return _Unfinished(lambda state: _in_byte_order(dtype, state))
+
+        def finish(state: object) -> object:
+            if not isinstance(state, tuple) or len(state) < 7:
+                raise ValueError("a dtype's state is incomplete")
+            # The state: version, byte order, subarray, names, fields, size, alignment, flags.
+            if any(part is not None for part in state[2:5]):
+                raise _Refused("a dtype with fields")
+            if _integers(state[5:6])[0] not in (-1, dtype.itemsize):
+                raise ValueError(f"the dtype {dtype} claims another size")
+            order = _word(state[1])
+            if order not in ("<", ">", "|", "="):
+                raise ValueError(f"{order!r} is no byte order")
+            return dtype if order == "|" else dtype.newbyteorder(order)  # type: ignore[arg-type]
+
+        return _Unfinished(finish)
 
     def make_reconstruct(self, *_: object) -> _Unfinished:
         def finish(state: object) -> object:
@@ -289,12 +296,10 @@ def _counted(instruction: Callable[[_Reader], None]) -> Callable[[_Reader], None
     return counted
 
 
-for _name in (*_AS_THEY_ARE.split(), *_COUNTED.split()):
+for _name in (*_UNCOUNTED.split(), *_COUNTED.split()):
     _code = getattr(pickle, _name)[0]
-    _instruction = _Unpickler.dispatch[_code]
+    _instruction = getattr(_Reader, _Unpickler.dispatch[_code].__name__)
     _Reader.dispatch[_code] = _counted(_instruction) if _name in _COUNTED.split() else _instruction
-for _name in ("BUILD", "BYTEARRAY8", "SETITEM", "SETITEMS", "DICT"):
-    _Reader.dispatch[getattr(pickle, _name)[0]] = getattr(_Reader, f"load_{_name.lower()}")
 
 
 def _word(value: object) -> str:
@@ -309,17 +314,3 @@ def _integers(value: object) -> tuple[int, ...]:
     if not isinstance(value, tuple) or any(type(entry) is not int for entry in value):
         raise ValueError("a shape that does not consist of whole numbers")
     return value
-
-
-def _in_byte_order(dtype: np.dtype[Any], state: object) -> np.dtype[Any]:
-    if not isinstance(state, tuple) or len(state) < 7:
-        raise ValueError("a dtype's state is incomplete")
-    # The state: version, byte order, subarray, names, fields, size, alignment, flags.
-    if any(part is not None for part in state[2:5]):
-        raise _Refused("a dtype with fields")
-    if _integers(state[5:6])[0] not in (-1, dtype.itemsize):
-        raise ValueError(f"the dtype {dtype} claims another size")
-    order = _word(state[1])
-    if order not in ("<", ">", "|", "="):
-        raise ValueError(f"{order!r} is no byte order")
-    return dtype if order == "|" else dtype.newbyteorder(order)  # type: ignore[arg-type]

@@ -1,28 +1,23 @@
-"""One view of a folder, a zip, a tar or a single file: names and bytes, nothing unpacked to disk.
-
-What comes from outside is read with suspicion. An entry that would climb out of its archive, a
-link, a device, a name that stands twice, an entry that is larger than it should be: each is refused
-with the archive, the entry and the way out, and so is an archive that was cut short.
-"""
+"""One view of a folder, a zip, a tar or a file: names and bytes, nothing unpacked to disk."""
 
 import os
 import re
 import stat
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
-from typing import Self
 
-from metamirror.data.readers.archives import LIMIT, MAX_ENTRIES, Archive, Tar, Zip, bounded, visible
+from metamirror.data.readers.archives import LIMIT, MAX_ENTRIES, Archive, bounded, visible
 
 _SUFFIXES = re.compile(r"\.(zip|tar|tgz|tbz2?|txz|tar\.(gz|bz2|xz))$", re.IGNORECASE)
 
 
-class Source:
+class Source(AbstractContextManager["Source"]):
     """The files of a folder, of an archive, or of a folder that holds archives.
 
     An archive that lies directly in a folder is looked into, one level deep; its entries are called
-    `archive.zip/inner/name`. Archives are opened when they are first asked for.
+    `archive.zip/inner/name`. `files` are those on disk that hold everything, for checksums.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -30,8 +25,6 @@ class Source:
     >>> with open_source(folder) as source:
     ...     source.names, source.read("labels.csv")
     (['labels.csv'], b'filename,label')
-
-    `files` are the files on disk that hold everything, for checksums.
     """
 
     def __init__(self, path: Path, plain: dict[str, Path], archives: dict[str, Archive]):
@@ -40,22 +33,21 @@ class Source:
 
     @cached_property
     def names(self) -> list[str]:
-        """All names, sorted. A compressed tar is decompressed once for this, and thereby checked.
+        """All names, sorted. A compressed tar is decompressed once for this, and so checked."""
+        return sorted(self._prefixes)
 
-        Raises:
-            ValueError: an archive is damaged, holds something unsafe, or nothing at all.
-        """
-        names = list(self._plain)
+    @cached_property
+    def _prefixes(self) -> dict[str, str]:
+        """For each name the part of it that leads to its archive, if it is in one."""
+        found = dict.fromkeys(self._plain, "")
         for prefix, archive in self._archives.items():
-            names += [prefix + name for name in archive.index]
-        for name in names:
+            found |= dict.fromkeys((prefix + name for name in archive.index), prefix)
+        for name in found:
             try:
                 name.encode()
-            except UnicodeEncodeError as error:
-                raise ValueError(
-                    f"the name {name!r} in {self.path} is not UTF-8; rename that file"
-                ) from error
-        return sorted(names)
+            except UnicodeEncodeError:
+                raise ValueError(f"{name!r} in {self.path} is not UTF-8: rename it") from None
+        return found
 
     def read(self, name: str, limit: int = LIMIT) -> bytes:
         """Return the bytes of one file. In a compressed tar this may be slow: see `read_many`."""
@@ -66,36 +58,25 @@ class Source:
     ) -> Iterator[tuple[str, bytes]]:
         """Yield each of some files once, in the order in which the archives hold them.
 
-        A compressed tar has to be decompressed from its beginning to reach an entry, so that 12,000
-        calls of `read` in any order would take hours where this takes one pass.
-
-        None of them may have more than `limit` bytes; those that arrive count, not those announced.
-        If `tolerant`, a damaged entry of a zip comes without its bytes, and is no error.
+        A compressed tar has to be decompressed from its beginning to reach an entry: 12,000 calls
+        of `read` would take hours where this takes one pass. None of the files may have more than
+        `limit` bytes. If `tolerant`, a damaged entry of a zip comes without its bytes.
         """
-        plain, packed = set[str](), {prefix: set[str]() for prefix in self._archives}
+        wanted: dict[str, set[str]] = {"": set(), **{prefix: set() for prefix in self._archives}}
         for name in names:
-            if name in self._plain:
-                plain.add(name)
+            if name not in self._prefixes:
+                some = f"{len(self.names):,} files, such as {', '.join(map(repr, self.names[:3]))}"
+                raise ValueError(f"{self.path} holds no {name!r}; it holds {some}")
+            prefix = self._prefixes[name]
+            wanted[prefix].add(name[len(prefix) :])
+        for prefix, inner in wanted.items():
+            if prefix in self._archives:
+                for name, data in self._archives[prefix].read(inner, limit, tolerant=tolerant):
+                    yield prefix + name, data
                 continue
-            for prefix, archive in self._archives.items():
-                if name.startswith(prefix) and name[len(prefix) :] in archive.index:
-                    packed[prefix].add(name[len(prefix) :])
-                    break
-            else:
-                some = ", ".join(repr(known) for known in self.names[:3])
-                raise ValueError(
-                    f"{self.path} holds no {name!r}; it holds {len(self.names):,} files, such as "
-                    f"{some}"
-                )
-        for name in sorted(plain):
-            with self._plain[name].open("rb") as file:
-                yield name, bounded(file, limit, f"{name} in {self.path}")
-        for prefix, inner in packed.items():
-            for name, data in self._archives[prefix].read(inner, limit, tolerant=tolerant):
-                yield prefix + name, data
-
-    def __enter__(self) -> Self:
-        return self
+            for name in sorted(inner):
+                with self._plain[name].open("rb") as file:
+                    yield name, bounded(file, limit, f"{name} in {self.path}")
 
     def __exit__(self, *error: object) -> None:
         for archive in self._archives.values():
@@ -106,11 +87,7 @@ def open_source(path: Path, *, look_into_archives: bool = True) -> Source:
     """Open a folder, a zip, a tar (plain, gz, bz2, xz) or a single file, by its suffix.
 
     Hidden files, `__MACOSX` and directories are left out. Symbolic links inside a folder are
-    followed as long as they stay in it. If not `look_into_archives`, those that lie in a folder are
-    just files.
-
-    Raises:
-        ValueError: there is no such path, the folder is empty, or a link leads out of it.
+    followed as long as they stay in it. Archives in a folder are looked into, unless told not to.
     """
     path = Path(path)
     if not path.exists():
@@ -118,18 +95,14 @@ def open_source(path: Path, *, look_into_archives: bool = True) -> Source:
     if not path.is_dir():
         _check_regular(path)
         if _SUFFIXES.search(path.name):
-            return Source(path, {}, {"": _archive(path)})
+            return Source(path, {}, {"": Archive(path)})
         return Source(path, {path.name: path}, {})
     files = dict(sorted(_walk(path)))
     if not files:
         raise ValueError(f"{path} is empty; give a folder that holds files, or an archive")
     inside = [n for n in files if look_into_archives and "/" not in n and _SUFFIXES.search(n)]
-    archives = {f"{name}/": _archive(files.pop(name)) for name in inside}
+    archives = {f"{name}/": Archive(files.pop(name)) for name in inside}
     return Source(path, files, archives)
-
-
-def _archive(path: Path) -> Archive:
-    return Zip(path) if path.suffix.lower() == ".zip" else Tar(path)
 
 
 def _walk(root: Path) -> Iterator[tuple[str, Path]]:
@@ -144,7 +117,7 @@ def _walk(root: Path) -> Iterator[tuple[str, Path]]:
             for entry in entries:
                 seen += 1
                 if seen > MAX_ENTRIES:
-                    raise ValueError(f"{root} holds more than {MAX_ENTRIES:,} files; split it")
+                    raise ValueError(f"{root} has more than {MAX_ENTRIES:,} files; split it")
                 name, path = prefix + entry.name, Path(entry.path)
                 if not visible([entry.name]):
                     continue

@@ -15,7 +15,7 @@ from metamirror.console import say
 from metamirror.experiments.comparison import worker
 from metamirror.experiments.comparison.jobs import Job, failed, read_record, write_record
 from metamirror.experiments.comparison.launchers import Board
-from metamirror.parallel.exit_reasons import exit_reason
+from metamirror.parallel.task_pool import exit_reason
 from metamirror.training.interrupts import InterruptedRun, Interrupts
 
 TICK = 0.2
