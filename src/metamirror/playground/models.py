@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from starlette.exceptions import HTTPException
 
-from metamirror.estimators.classifier import FewShotClassifier
+from metamirror.estimators.few_shot import FewShotClassifier
 from metamirror.estimators.model_file import pack
 from metamirror.playground import limits
 from metamirror.playground.choices import Choice
