@@ -79,8 +79,8 @@ class Images:
             if array.dtype != np.uint8:
                 # A byte has as many shades as an image file.
                 array = np.rint(array * 255).clip(0, 255).astype(np.uint8)
-            each = f"{name}[{{}}]" if len(array) > 1 else name
-            array = np.stack([self.fit(row, each.format(i)) for i, row in enumerate(array)])
+            names = [f"{name}[{i}]" for i in range(len(array))] if len(array) > 1 else [name]
+            array = np.stack([self.fit(row, n) for row, n in zip(array, names, strict=True)])
         pixels = np.moveaxis(array, 3, 1)
         if array.dtype == np.uint8:
             return pixels.astype(np.float32) / np.float32(255)
