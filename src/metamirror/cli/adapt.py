@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import tyro
+from tyro.conf import Positional, arg
 
 from metamirror.cli.arguments import Json, flags_of
 from metamirror.console import printable, say
@@ -17,14 +17,12 @@ from metamirror.estimators.few_shot import FewShotClassifier, FewShotRegressor
 from metamirror.estimators.inputs.images import image_shape, labelled_images
 from metamirror.estimators.starts import shipped_names
 
-Model = Annotated[Path, tyro.conf.Positional]
-Images = Annotated[
-    tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGE [IMAGE ...]")
-]
+Model = Annotated[Path, Positional]
+Images = Annotated[tuple[Path, ...], Positional, arg(metavar="IMAGE [IMAGE ...]")]
 
 
 def adapt(
-    run: Annotated[str, tyro.conf.Positional],
+    run: Annotated[str, Positional],
     support: Path,
     out: Path,
     start: Annotated[
@@ -101,9 +99,7 @@ def predict(model: Model, images: Images, json: Json = False) -> None:
     print(to_json(facts) if json else "\n".join(lines))
 
 
-def export(
-    model: Model, out: Path, format: Annotated[Format, tyro.conf.arg(name="format")] = "onnx"
-) -> None:
+def export(model: Model, out: Path, format: Format = "onnx") -> None:
     """Write an adapted model for other programs: ONNX, or torch's exported program (.pt2).
 
     Args:
@@ -117,9 +113,7 @@ def export(
 
 
 def playground(
-    run: Annotated[Path | None, tyro.conf.Positional] = None,
-    port: int = 7860,
-    host: str = "127.0.0.1",
+    run: Annotated[Path | None, Positional] = None, port: int = 7860, host: str = "127.0.0.1"
 ) -> None:
     """Serve a page on which to draw a few signs, adapt a start to them, and try it out.
 

@@ -72,7 +72,8 @@ def parse(arguments: Sequence[str]) -> Callable[[], None]:
     """Return the command that the arguments ask for, ready to run."""
     words = list(arguments)
     if words == ["--version"]:
-        return version
+        versions = f"Python {platform.python_version()}, torch {torch.__version__}"
+        return functools.partial(print, f"metamirror {__version__} ({versions})")
     count = 2 if " ".join(words[:2]) in COMMANDS else 1
     name, rest = " ".join(words[:count]), words[count:]
     if name not in COMMANDS:
@@ -138,12 +139,6 @@ def _listing(words: list[str]) -> Callable[[], None]:
         "\n  --version    print the versions of metamirror, Python and torch",
         sep="\n",
     )
-
-
-def version() -> None:
-    """Print the versions that a bug report should begin with."""
-    python, found = platform.python_version(), torch.__version__
-    print(f"metamirror {__version__} (Python {python}, torch {found})")
 
 
 def entry() -> None:

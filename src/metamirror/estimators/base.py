@@ -152,6 +152,8 @@ class FewShotEstimator:
         self.learner_, self.adapted_, self.support_ = fitted.learner, fitted.adapted, fitted.support
         self.losses_, self.n_steps_ = fitted.losses, len(fitted.losses) - 1
         self.adaptation_seconds_ = fitted.seconds
+        if fitted.classes is not None and fitted.temperature is not None:
+            self.classes_, self.temperature_ = fitted.classes, fitted.temperature
         self.__dict__.pop("n_features_in_", None)
         if fitted.n_features_in is not None:
             self.n_features_in_ = fitted.n_features_in

@@ -39,9 +39,7 @@ class AdaptedModule(nn.Module):
         statistics = named_statistics(learner.model, adapted.statistics)
         with lock_of(learner):
             self.model = copy.deepcopy(learner.model).cpu().eval().requires_grad_(False)
-        own = dict(self.model.named_parameters())
-        for name, value in adapted.params.items():
-            own[name].copy_(value)
+        self.model.load_state_dict(self.model.state_dict() | adapted.params)
         for module in self.model.modules():
             if isinstance(module, ConvBlock):
                 # The same function in operations that every exporter knows.

@@ -1,7 +1,7 @@
 """A classifier and a regressor that learn from a few examples, with scikit-learn's conventions."""
 
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from metamirror.core.learner import Learner
 from metamirror.core.tasks import Batch
 from metamirror.estimators.base import FewShotEstimator
 from metamirror.estimators.calibration import calibrated_temperature
-from metamirror.estimators.fitting import Adapt, FittedModel
+from metamirror.estimators.fitting import Adapt
 from metamirror.estimators.inputs.numbers import as_targets, check_flag
 from metamirror.estimators.labels import FirstOutputs, as_labels, classes_of, own_loss
 from metamirror.estimators.starts import Start
@@ -56,7 +56,7 @@ class FewShotClassifier(FewShotEstimator):
     (75, 5)
     """
 
-    _estimator_type: ClassVar[Literal["classifier", "regressor"]] = "classifier"
+    _estimator_type = "classifier"
 
     start: Start = "glyphs-blockiaf"
     _: KW_ONLY
@@ -107,12 +107,6 @@ class FewShotClassifier(FewShotEstimator):
         temperature = calibrated_temperature(support, len(classes), run) if self.calibrate else 1.0
         return support, {"classes": classes, "temperature": temperature}
 
-    def _keep(self, fitted: FittedModel) -> None:
-        super()._keep(fitted)
-        assert fitted.classes is not None
-        assert fitted.temperature is not None
-        self.classes_, self.temperature_ = fitted.classes, fitted.temperature
-
 
 @dataclass(eq=False, repr=False)
 class FewShotRegressor(FewShotEstimator):
@@ -146,7 +140,7 @@ class FewShotRegressor(FewShotEstimator):
     (15, 1)
     """
 
-    _estimator_type: ClassVar[Literal["classifier", "regressor"]] = "regressor"
+    _estimator_type = "regressor"
 
     start: Start = "sinusoid-metasgd"
 

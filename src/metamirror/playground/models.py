@@ -26,8 +26,7 @@ from metamirror.training.config import load_config
 PLAIN = "glyphs-maml"  # gradient descent, beside which every geometry is shown
 FIRST = "glyphs-blockiaf"  # what the page begins with
 OWN = "run"  # what requests call the user's own run: a word, and not its path
-INK = ("glyphs", "omniglot")
-"""Data sets of light ink on a dark ground: starts from these get the ink of an image alone."""
+INK = ("glyphs", "omniglot")  # light on dark: starts from these get the ink of an image alone
 
 
 @dataclass(frozen=True)
