@@ -1,4 +1,4 @@
-"""Drawings and image files, made into what a start was trained on.
+"""Letters to try, drawings and image files, made into what a start was trained on.
 
 Both the examples and what is to be recognised pass through here, so that they differ in what they
 show and not in how it was drawn: in neither place, size, pen nor paper.
