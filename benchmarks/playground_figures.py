@@ -23,8 +23,8 @@ import torch
 
 import metamirror as mm
 from metamirror.core.files import read_json, write_json
-from metamirror.playground.choices import FIRST, PLAIN, Choice, on_offer
 from metamirror.playground.images import prepare
+from metamirror.playground.models import FIRST, PLAIN, Choice, on_offer
 from serving import Served, served
 from speed_table import NOTHING, markdown
 

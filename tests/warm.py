@@ -7,7 +7,6 @@ import metamirror.cli.adapt
 import metamirror.cli.data
 import metamirror.cli.experiments
 import metamirror.cli.main
-import metamirror.cli.report
 
 torch.set_num_threads(1)
 # The first use of vmap imports half of torch.

@@ -15,8 +15,7 @@ from metamirror.parallel.task_pool import TaskPool
 from metamirror.storage.learner_file import load, save
 
 if TYPE_CHECKING:
-    from metamirror.estimators.classifier import FewShotClassifier
-    from metamirror.estimators.regressor import FewShotRegressor
+    from metamirror.estimators.few_shot import FewShotClassifier, FewShotRegressor
 
 __all__ = [
     "METHODS",
@@ -44,7 +43,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Import an estimator when it is first used, since that takes Pillow and time."""
     if name in ("FewShotClassifier", "FewShotRegressor"):
-        from metamirror.estimators import classifier, regressor
+        from metamirror.estimators import few_shot
 
-        return getattr(classifier if name == "FewShotClassifier" else regressor, name)
+        return getattr(few_shot, name)
     raise AttributeError(f"module 'metamirror' has no attribute {name!r}")

@@ -28,14 +28,7 @@ def warn(message: str) -> None:
 
 
 class Progress:
-    """Counts towards a total: `update(done, note)`.
-
-    Args:
-        title: what is being done.
-        total: how much there is to do.
-        done: how much of it was done before.
-        quiet: show nothing.
-    """
+    """Counts towards a total with `update(done, note)`; `done` of it was done before."""
 
     def __init__(self, title: str, total: int, *, done: int = 0, quiet: bool = False):
         self.title, self.total, self.before, self.quiet = title, total, done, quiet

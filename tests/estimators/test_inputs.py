@@ -118,6 +118,11 @@ def test_each_image_is_scaled_by_itself():
     assert torch.equal(together, torch.cat([GREY.read(row[None]) for row in large]))
 
 
+def test_a_files_name_may_hold_braces(tmp_path):
+    Image.new("L", (50, 40)).save(tmp_path / "cat{1}.png")
+    assert GREY.read([tmp_path / "cat{1}.png"]).shape == (1, 1, 28, 28)
+
+
 def test_the_camera_was_held_upright(tmp_path):
     turned = Image.fromarray(images[0].T)
     exif = turned.getexif()

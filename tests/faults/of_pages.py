@@ -12,9 +12,8 @@ from urllib.parse import urlsplit
 
 from hypothesis import strategies as st
 
-from metamirror.playground.app import make_app
-from metamirror.playground.choices import PLAIN, on_offer
-from metamirror.playground.workers import Workers
+from metamirror.playground.app import Workers, make_app
+from metamirror.playground.models import PLAIN, on_offer
 from serving import Served
 from tests.faults.damage import damaged_bytes, damaged_document, odd_values
 from tests.faults.fuzzing import Target

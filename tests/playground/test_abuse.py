@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 
 from metamirror.playground import limits
 from metamirror.playground.app import make_app
-from metamirror.playground.choices import on_offer
+from metamirror.playground.models import on_offer
 from metamirror.playground.requests import read_adapt, read_predict
 from tests.playground.drawings import draw, pixels, request
 

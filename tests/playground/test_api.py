@@ -16,12 +16,9 @@ import metamirror as mm
 from metamirror.core.files import write_json
 from metamirror.data.glyphs.alphabet import letters
 from metamirror.estimators.inputs.images import Images
-from metamirror.playground.app import make_app
-from metamirror.playground.choices import OWN, on_offer
-from metamirror.playground.images import prepare
-from metamirror.playground.models import ModelStore
-from metamirror.playground.samples import SETS
-from metamirror.playground.workers import Workers
+from metamirror.playground.app import Workers, make_app
+from metamirror.playground.images import SETS, prepare
+from metamirror.playground.models import OWN, ModelStore, on_offer
 from tests.playground.drawings import SHAPES, draw, pixels, request
 
 STARTS = on_offer(None)

@@ -14,12 +14,10 @@ from starlette.testclient import TestClient
 from uvicorn.server import ServerState
 
 from metamirror.playground import limits
-from metamirror.playground.app import Playground, make_app
-from metamirror.playground.choices import on_offer
+from metamirror.playground.app import Playground, Workers, make_app
 from metamirror.playground.guard import HEADERS, Guard, is_own_name
-from metamirror.playground.models import ModelStore
+from metamirror.playground.models import ModelStore, on_offer
 from metamirror.playground.server import TimeoutProtocol
-from metamirror.playground.workers import Workers
 from tests.playground.drawings import request
 
 JSON = {"content-type": "application/json"}

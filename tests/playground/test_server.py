@@ -14,8 +14,7 @@ import pytest
 
 from metamirror.cli.main import main
 from metamirror.playground import limits
-from metamirror.playground.choices import on_offer
-from metamirror.playground.models import adapt
+from metamirror.playground.models import adapt, on_offer
 from metamirror.playground.requests import read_adapt, read_predict
 from serving import served
 from tests.playground.drawings import SHAPES, draw, request

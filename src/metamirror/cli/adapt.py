@@ -1,37 +1,32 @@
-"""`metamirror adapt`, `predict` and `export`: a trained start becomes a model of one's own."""
+"""`metamirror adapt`, `predict`, `export`, `playground`: a start becomes a model of one's own."""
 
+import importlib.util
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import tyro
+from tyro.conf import Positional, arg
 
 from metamirror.cli.arguments import Json, flags_of
 from metamirror.console import printable, say
 from metamirror.core.files import to_json
 from metamirror.estimators import model_file
-from metamirror.estimators.base import FewShotEstimator
-from metamirror.estimators.classifier import FewShotClassifier
 from metamirror.estimators.export import Format
 from metamirror.estimators.export import export as export_model
-from metamirror.estimators.inputs.folder import labelled_images
-from metamirror.estimators.inputs.images import image_shape
-from metamirror.estimators.regressor import FewShotRegressor
+from metamirror.estimators.few_shot import FewShotClassifier, FewShotRegressor
+from metamirror.estimators.inputs.images import image_shape, labelled_images
 from metamirror.estimators.starts import shipped_names
 
-Model = Annotated[Path, tyro.conf.Positional]
-Images = Annotated[
-    tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGE [IMAGE ...]")
-]
+Model = Annotated[Path, Positional]
+Images = Annotated[tuple[Path, ...], Positional, arg(metavar="IMAGE [IMAGE ...]")]
 
 
 def adapt(
-    run: Annotated[str, tyro.conf.Positional],
+    run: Annotated[str, Positional],
     support: Path,
     out: Path,
     start: Annotated[
-        partial[FewShotClassifier],
-        flags_of(FewShotClassifier, "start", "tol", "random_state"),
+        partial[FewShotClassifier], flags_of(FewShotClassifier, "start", "tol", "random_state")
     ],
     seed: int | None = None,
     json: Json = False,
@@ -55,25 +50,23 @@ def adapt(
         )
     classifier.save(out)
     classes = classifier.classes_.tolist()
-    if json:
-        facts = {
-            "model": str(out),
-            "start": run,
-            "classes": classes,
-            "examples": {label: labels.count(label) for label in classes},
-            "steps": classifier.n_steps_,
-            "losses": classifier.losses_,
-            "seconds": classifier.adaptation_seconds_,
-            "temperature": classifier.temperature_,
-        }
-        print(to_json(facts))
-        return
-    print(
+    facts = {
+        "model": str(out),
+        "start": run,
+        "classes": classes,
+        "examples": {label: labels.count(label) for label in classes},
+        "steps": classifier.n_steps_,
+        "losses": classifier.losses_,
+        "seconds": classifier.adaptation_seconds_,
+        "temperature": classifier.temperature_,
+    }
+    text = (
         f"{len(images)} images of {len(classes)} classes ({printable(', '.join(classes))}): "
         f"{classifier.n_steps_} steps in {1000 * classifier.adaptation_seconds_:.0f} ms, loss "
-        f"{classifier.losses_[0]:.3f} -> {classifier.losses_[-1]:.3f}"
+        f"{classifier.losses_[0]:.3f} -> {classifier.losses_[-1]:.3f}\n"
+        f"written: {out}; next: metamirror predict {out} IMAGE"
     )
-    print(f"written: {out}; next: metamirror predict {out} IMAGE")
+    print(to_json(facts) if json else text)
 
 
 def predict(model: Model, images: Images, json: Json = False) -> None:
@@ -88,23 +81,25 @@ def predict(model: Model, images: Images, json: Json = False) -> None:
         raise ValueError("which images? Give one or more files after the model")
     if image_shape(estimator.learner_.model) is None:
         raise ValueError(f"{model} does not take images: load it in Python and call predict")
-    rows = _predictions(estimator, images)
-    if json:
-        classes = getattr(estimator, "classes_", None)
-        about = {} if classes is None else {"classes": classes.tolist()}
-        print(to_json({"model": str(model), **about, "predictions": rows}))
-        return
-    for row in rows:
-        if "label" in row:
-            said = f"{row['label']} ({max(row['probabilities']):.1%})"
-        else:
-            said = ", ".join(f"{value:g}" for value in row["values"])
-        print(printable(f"{row['image']}: {said}"))
+    facts: dict[str, Any] = {"model": str(model)}
+    if isinstance(estimator, FewShotClassifier):
+        facts["classes"] = estimator.classes_.tolist()
+        shares = estimator.predict_proba(list(images))
+        labels = estimator.classes_[shares.argmax(1)].tolist()
+        pairs = zip(labels, shares.tolist(), strict=True)
+        rows = [{"label": label, "probabilities": row} for label, row in pairs]
+        said = [f"{row['label']} ({max(row['probabilities']):.1%})" for row in rows]
+    else:
+        values = estimator.predict(list(images)).reshape(len(images), -1).tolist()
+        rows = [{"values": row} for row in values]
+        said = [", ".join(f"{value:g}" for value in row) for row in values]
+    named = zip(images, rows, strict=True)
+    facts["predictions"] = [{"image": str(image), **row} for image, row in named]
+    lines = [printable(f"{image}: {words}") for image, words in zip(images, said, strict=True)]
+    print(to_json(facts) if json else "\n".join(lines))
 
 
-def export(
-    model: Model, out: Path, format: Annotated[Format, tyro.conf.arg(name="format")] = "onnx"
-) -> None:
+def export(model: Model, out: Path, format: Format = "onnx") -> None:
     """Write an adapted model for other programs: ONNX, or torch's exported program (.pt2).
 
     Args:
@@ -117,24 +112,30 @@ def export(
     print(f"written: {out}, {out.stat().st_size:,} bytes")
 
 
-def _load(path: Path) -> FewShotEstimator:
+def playground(
+    run: Annotated[Path | None, Positional] = None, port: int = 7860, host: str = "127.0.0.1"
+) -> None:
+    """Serve a page on which to draw a few signs, adapt a start to them, and try it out.
+
+    Args:
+        run: a run folder to choose from beside the shipped starts.
+        port: the port of the page; 0 takes a free one.
+        host: the address to listen on; by default this machine alone can reach it.
+    """
+    for package in ("starlette", "uvicorn"):
+        if importlib.util.find_spec(package) is None:
+            raise ValueError(
+                f"the playground needs {package}, which is not installed: "
+                f"pip install 'metamirror[playground]'"
+            )
+    from metamirror.playground.server import serve
+
+    serve(run, host, port)
+
+
+def _load(path: Path) -> FewShotClassifier | FewShotRegressor:
     fitted, params = model_file.read(path)
     return (FewShotRegressor if fitted.classes is None else FewShotClassifier).of(fitted, params)
-
-
-def _predictions(estimator: FewShotEstimator, images: tuple[Path, ...]) -> list[dict[str, Any]]:
-    if isinstance(estimator, FewShotClassifier):
-        probabilities = estimator.predict_proba(list(images))
-        labels = estimator.classes_[probabilities.argmax(1)].tolist()
-        return [
-            {"image": str(image), "label": label, "probabilities": row.tolist()}
-            for image, label, row in zip(images, labels, probabilities, strict=True)
-        ]
-    values = estimator.predict(list(images)).reshape(len(images), -1)
-    return [
-        {"image": str(image), "values": row.tolist()}
-        for image, row in zip(images, values, strict=True)
-    ]
 
 
 def _check_target(out: Path) -> None:

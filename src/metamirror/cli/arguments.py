@@ -31,10 +31,7 @@ SHARED = {"run": RunFolder, "runs": Runs, "name": Name, "data_dir": DataDir}
 
 
 def bound(function: Callable[..., Any], *left_out: str, **defaults: Any) -> Callable[..., Any]:
-    """Return a function of the same arguments that binds them, and leaves the call to the command.
-
-    Errors in the flags are then raised before the call, apart from its own.
-    """
+    """Return a function that binds the same arguments: the call, and its errors, come later."""
 
     def bind(*args: Any, **kwargs: Any) -> functools.partial[Any]:
         return functools.partial(function, *args, **kwargs)
@@ -55,7 +52,6 @@ def bound(function: Callable[..., Any], *left_out: str, **defaults: Any) -> Call
 def flags_of(function: Callable[..., Any], *left_out: str, **defaults: Any) -> Any:
     """Return the annotation of a command's argument that is a call of a library function.
 
-    The function's arguments, but for those `left_out`, become flags, described by its docstring.
-    `defaults` are those that differ from its own.
+    Its arguments become flags, described by its docstring; `defaults` go before its own.
     """
     return arg(name="", constructor=bound(function, *left_out, **defaults))

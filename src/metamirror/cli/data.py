@@ -46,14 +46,9 @@ def list_data(json: Json = False, data_dir: DataDir = None) -> None:
     for column in ("name", "installed", "classes", "what", "licence"):
         table.add_column(column, overflow="fold", no_wrap=column in ("name", "classes"))
     for row in rows:
-        counts = row.get("classes")
-        table.add_row(
-            row["name"],
-            row["installed"],
-            "/".join(map(str, counts.values())) if counts else "",
-            row["title"],
-            row["licence"].partition(":")[0],
-        )
+        counts, licence = row.get("classes", {}), row["licence"].partition(":")[0]
+        classes = "/".join(map(str, counts.values()))
+        table.add_row(row["name"], row["installed"], classes, row["title"], licence)
     Console().print(table)
     print("Classes: train/val/test. Download locations and licences: --json")
     print("Next: metamirror data add NAME --download, or --from PATH where you have it already")
@@ -107,11 +102,7 @@ def add_data(
 
 
 def check_data(name: Name, json: Json = False, data_dir: DataDir = None) -> None:
-    """Compare every byte of an installed data set with its checksum, and its counts.
-
-    Args:
-        name: the data set.
-    """
+    """Compare every byte of an installed data set with its checksum, and its counts."""
     store = Store(data_home(data_dir))
     if name == "glyphs":
         open_images(name, data_dir=data_dir)
@@ -131,8 +122,7 @@ def check_data(name: Name, json: Json = False, data_dir: DataDir = None) -> None
         return
     for remark in remarks:
         print(f"note: {remark}", file=sys.stderr)
-    for facts in checked:
-        print(f"intact: {_summary(name, facts)}")
+    print(*(f"intact: {_summary(name, facts)}" for facts in checked), sep="\n")
 
 
 def show_data(

@@ -1,4 +1,4 @@
-"""`metamirror compare`, `quickstart` and `cost`."""
+"""`metamirror compare`, `quickstart`, `cost`, `convergence` and `report`."""
 
 import shlex
 import shutil
@@ -12,16 +12,18 @@ from typing import Annotated, Any
 import tyro
 from rich.console import Console
 
-from metamirror.cli.arguments import Imports, Json, flags_of
+from metamirror.cli.arguments import DataDir, Imports, Json, flags_of
 from metamirror.core.files import to_json
 from metamirror.data.own_folder import absolute_folder
 from metamirror.experiments.comparison.compare import compare as run_comparison
 from metamirror.experiments.comparison.launchers.local import LocalLauncher
 from metamirror.experiments.comparison.search import Search
 from metamirror.experiments.comparison.spec import Spec, read_methods, read_numbers
+from metamirror.experiments.convergence import convergence as measure_convergence
 from metamirror.experiments.cost import Workload, measure_cost, parse_methods, parse_shape
 from metamirror.experiments.quickstart import SECONDS_AT_THE_END
 from metamirror.experiments.quickstart import quickstart as run_quickstart
+from metamirror.report.figures import convergence as figures
 from metamirror.report.page import write_report
 from metamirror.report.tables import cost_table, show, write_tables
 from metamirror.training.config import RunConfig
@@ -30,11 +32,9 @@ from metamirror.training.user_modules import import_modules
 
 @dataclass(frozen=True)
 class Settings(RunConfig):
-    """The settings that all runs of a comparison share; `compare` has its own flags for the rest.
+    """The settings that all runs of a comparison share; `compare` has flags for the rest."""
 
-    tyro wants a name for each field, also where it is no flag.
-    """
-
+    # tyro wants a name for each field, also where it is no flag.
     method: Annotated[str, tyro.conf.Fixed, tyro.conf.arg(name="any-method")] = "maml"
     shots: Annotated[int, tyro.conf.Fixed, tyro.conf.arg(name="any-shots")] = RunConfig.shots
     seed: Annotated[int, tyro.conf.Fixed, tyro.conf.arg(name="any-seed")] = RunConfig.seed
@@ -85,15 +85,25 @@ def compare(
         shots = "1,5" if config is None else str(base.shots)
     if search is not None and lr is not None:
         raise ValueError(f"lr is {lr} and search is {search}: give one of them")
+    beside: tuple[float, ...] = ()
+    if search_geometry is not None:
+        if search is None or base.geometry_lr is not None:
+            raise ValueError(
+                f"search_geometry is {search_geometry}, search {search} and geometry_lr "
+                f"{base.geometry_lr}: it goes with search, and in place of geometry_lr"
+            )
+        beside = read_numbers("search_geometry", search_geometry, float)
+    searched = None
+    if search is not None:
+        rates = read_numbers("search", search, float)
+        searched = Search(rates, search_iterations, search_tasks, beside)
     spec = comparison(
         base=replace(base, shots=RunConfig.shots),
         methods=read_methods(methods),
         shots=read_numbers("shots", shots, int),
         out=out,
         lr=lr or "",
-        search=_read_search(
-            search, search_iterations, search_tasks, search_geometry, base.geometry_lr
-        ),
+        search=searched,
     )
     with LocalLauncher(jobs) as launcher:
         table = run_comparison(spec, launcher, write_tables)
@@ -103,21 +113,6 @@ def compare(
         return
     show(table, Console())
     print(f"written: {out / 'table.md'} (.csv, .tex, .json) and {out / 'report.html'}")
-
-
-def _read_search(
-    rates: str | None, iterations: int, tasks: int, geometry: str | None, given: float | None
-) -> Search | None:
-    """Return the search that the flags ask for; `given` is a geometry_lr that rules it out."""
-    if geometry is not None and (rates is None or given is not None):
-        raise ValueError(
-            f"search_geometry is {geometry}, search {rates} and geometry_lr {given}: it goes with "
-            f"search, and in place of geometry_lr"
-        )
-    if rates is None:
-        return None
-    beside = () if geometry is None else read_numbers("search_geometry", geometry, float)
-    return Search(read_numbers("search", rates, float), iterations, tasks, beside)
 
 
 def quickstart(minutes: float = 6.0, seed: int = 0, out: Path = Path("quickstart")) -> None:
@@ -138,8 +133,7 @@ def quickstart(minutes: float = 6.0, seed: int = 0, out: Path = Path("quickstart
     write_report(out, inspect_seconds=max(left, SECONDS_AT_THE_END))
     show(table, Console())
     print(f"written: {out / 'report.html'}, {out / 'table.md'}. Next, for example:")
-    for command in commands_after(table, out):
-        print(f"  {program()} {command}")
+    print(*(f"  {program()} {command}" for command in commands_after(table, out)), sep="\n")
 
 
 def program() -> str:
@@ -164,12 +158,10 @@ def commands_after(table: dict[str, Any], out: Path) -> list[str]:
     commands = [
         f"inspect {runs.get('gradnet', some)}",
         f"evaluate {runs.get('blockiaf', some)} --steps 10 --norm inductive",
-    ]
-    return [
-        *(commands if runs else []),
         "compare --data glyphs --methods maml,metasgd,blockiaf,gradnet --shots 1 --seeds 3 "
         "--width 16 --lr 0.1 --iterations 1000 --jobs 2 --out glyphs",
     ]
+    return commands if runs else commands[-1:]
 
 
 def cost(
@@ -202,3 +194,59 @@ def cost(
     print(
         f"Peak memory is that of all processes of a method; MAML's held {idle:.0f} MB at the start."
     )
+
+
+def convergence(
+    out: Path,
+    measurement: Annotated[partial[dict[str, Any]], flags_of(measure_convergence, "on_curve")],
+    imports: Imports = (),
+    json: Json = False,
+) -> None:
+    """Draw the paper's figure: support loss, gradient norm and accuracy against the inner step k.
+
+    All runs adapt to the same new tasks. Runs that differ in their seed alone are one curve. Where
+    a run of maml is among them: whether the loss at k = 0 is lower than MAML's, whether gradient
+    norms are comparable, and in how many steps MAML's last support loss is reached.
+
+    Args:
+        out: the folder that convergence.svg, .png, .csv and .json go to.
+    """
+    import_modules(imports)
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"{out} is a file: choose another folder with --out")
+    found: dict[str, Any] = {}
+
+    def keep(now: dict[str, Any]) -> None:
+        out.mkdir(parents=True, exist_ok=True)
+        figures.write_numbers(now, out)
+        found.update(now)
+
+    try:
+        measurement(on_curve=keep)
+    finally:
+        # An interruption leaves the figure of what was finished.
+        if found:
+            figures.write_figure(found, out)
+    name = figures.NAME
+    where = f"figure: {out / name}.svg and .png; numbers: {name}.csv and .json beside it"
+    print(to_json(found) if json else "\n".join([*figures.describe_convergence(found), where]))
+
+
+def report(
+    folder: Annotated[Path, tyro.conf.Positional],
+    inspect_seconds: float = 60.0,
+    data_dir: DataDir = None,
+    imports: Imports = (),
+) -> None:
+    """Write one self-contained HTML page, report.html, from a folder of runs.
+
+    It shows the table of a comparison, learning curves, convergence.json and cost.json where they
+    are, the geometry that was learned and every configuration. Runs that are unfinished or damaged
+    are named.
+
+    Args:
+        folder: the folder of the runs; the page goes into it.
+        inspect_seconds: how long the learned geometries may be inspected; 0 for not at all.
+    """
+    import_modules(imports)
+    print(f"written: {write_report(folder, inspect_seconds=inspect_seconds, data_dir=data_dir)}")

@@ -30,8 +30,8 @@ COMMANDS = {
     "data show": ("data:show_data", "draw a sample task"),
     "train": ("runs:train", "meta-train one method and leave a run folder"),
     "evaluate": ("runs:evaluate", "adapt a trained run to new tasks and report the mean"),
-    "convergence": ("report:convergence", "draw loss and gradient norm against the inner step"),
-    "report": ("report:report", "write one HTML page from a folder of runs"),
+    "convergence": ("experiments:convergence", "draw loss and gradient norm at each inner step"),
+    "report": ("experiments:report", "write one HTML page from a folder of runs"),
     "cost": ("experiments:cost", "measure the time and memory of each method here"),
     "inspect": ("runs:inspect", "report whether a learned geometry is a mirror map"),
     "compare": ("experiments:compare", "train methods under one protocol, write the table"),
@@ -39,7 +39,7 @@ COMMANDS = {
     "adapt": ("adapt:adapt", "adapt a trained start to labelled images of your own"),
     "predict": ("adapt:predict", "classify images with an adapted model"),
     "export": ("adapt:export", "write an adapted model as ONNX or for torch"),
-    "playground": ("playground:playground", "serve a page on which to draw and classify"),
+    "playground": ("adapt:playground", "serve a page on which to draw and classify"),
 }
 """Where each command is, so that only the modules of the one that runs are imported; a summary."""
 
@@ -72,7 +72,8 @@ def parse(arguments: Sequence[str]) -> Callable[[], None]:
     """Return the command that the arguments ask for, ready to run."""
     words = list(arguments)
     if words == ["--version"]:
-        return version
+        versions = f"Python {platform.python_version()}, torch {torch.__version__}"
+        return functools.partial(print, f"metamirror {__version__} ({versions})")
     count = 2 if " ".join(words[:2]) in COMMANDS else 1
     name, rest = " ".join(words[:count]), words[count:]
     if name not in COMMANDS:
@@ -85,9 +86,8 @@ def parse(arguments: Sequence[str]) -> Callable[[], None]:
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):
-            bare = (tyro.conf.SuppressFixed,)
             call: Callable[[], None] = tyro.cli(
-                command, prog=f"metamirror {name}", args=rest, config=bare
+                command, prog=f"metamirror {name}", args=rest, config=(tyro.conf.SuppressFixed,)
             )
             return call
     except SystemExit as stop:
@@ -139,12 +139,6 @@ def _listing(words: list[str]) -> Callable[[], None]:
         "\n  --version    print the versions of metamirror, Python and torch",
         sep="\n",
     )
-
-
-def version() -> None:
-    """Print the versions that a bug report should begin with."""
-    python, found = platform.python_version(), torch.__version__
-    print(f"metamirror {__version__} (Python {python}, torch {found})")
 
 
 def entry() -> None:

@@ -2,10 +2,10 @@
 
 import os
 import re
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import torch
 import tyro
@@ -55,17 +55,15 @@ def methods(imports: Imports = (), json: Json = False) -> None:
     from rich.table import Table
 
     table = Table(title="Extra parameters: beyond the start, on conv4-64 at 84x84, 5 ways")
-    for column in ("method", "lower-level optimiser", "loss geometry", "paper", "extra parameters"):
-        justify: Literal["left", "right"] = "right" if column == "extra parameters" else "left"
-        table.add_column(column, justify=justify, overflow="fold")
+    for column in ("method", "lower-level optimiser", "loss geometry", "paper"):
+        table.add_column(column, overflow="fold")
+    table.add_column("extra parameters", justify="right", overflow="fold")
     for row in rows:
-        values = (row["method"], row["optimizer"], row["geometry"], row["paper"])
-        table.add_row(*values, f"{row['extra_parameters']:,}")
+        words = (row[name] for name in ("method", "optimizer", "geometry", "paper"))
+        table.add_row(*words, f"{row['extra_parameters']:,}")
     Console().print(table)
-    print("Options, as in METHOD:option=value:")
-    for row in rows:
-        if row["options"]:
-            print(f"  {row['method']}: {', '.join(row['options'])}")
+    options = [f"  {row['method']}: {', '.join(row['options'])}" for row in rows if row["options"]]
+    print("Options, as in METHOD:option=value:", *options, sep="\n")
 
 
 def train(
@@ -86,7 +84,7 @@ def train(
     folder = out or default_folder(chosen)
     if chosen.data.startswith("folder:"):
         # The run must find its images from wherever it is asked for.
-        chosen = RunConfig(**{**asdict(chosen), "data": absolute_folder(chosen.data)})
+        chosen = replace(chosen, data=absolute_folder(chosen.data))
     training(chosen, folder)
     if os.environ.get("RANK", "0") == "0":
         print(f"done: {folder}; next: metamirror evaluate {folder}")
@@ -112,15 +110,13 @@ def evaluate(
     found = evaluation()
     if os.environ.get("RANK", "0") != "0":
         return
-    if json:
-        print(to_json(found))
-        return
     measure, digits, unit = ("accuracy", 2, " %") if "accuracy" in found else ("mse", 4, "")
-    print(
+    line = (
         f"{found['method']} on {found['data']}, {found['shots']}-shot, {found['steps']} steps, "
         f"{found['tasks']} {found['split']} tasks, {found['norm']}: "
         f"{measure} {found[measure]:.{digits}f} ± {found['ci95']:.{digits}f}{unit}"
     )
+    print(to_json(found) if json else line)
 
 
 def inspect(
@@ -146,9 +142,5 @@ def inspect(
     found = inspect_run(run, tasks=tasks, points=points, data_dir=data_dir)
     image = plot or run / "geometry.png"
     plot_geometry(found, image)
-    if json:
-        print(to_json(found))
-        return
-    for line in describe_geometry(found):
-        print(line)
-    print(f"image: {image}")
+    lines = [*describe_geometry(found), f"image: {image}"]
+    print(to_json(found) if json else "\n".join(lines))

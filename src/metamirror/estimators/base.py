@@ -1,17 +1,14 @@
 """What a few-shot classifier and a few-shot regressor have in common.
 
-They keep scikit-learn's conventions without its base classes: its tools ask for methods. It is
-imported for its tags and its error alone, and only where it is installed.
+scikit-learn's tools ask for methods and not for its base classes, so that it need not be installed.
 """
 
 import os
 from dataclasses import KW_ONLY, dataclass, fields
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from metamirror.core.files import write_atomically
@@ -26,13 +23,10 @@ from metamirror.training.device import choose_device
 
 @dataclass(eq=False, repr=False)
 class FewShotEstimator:
-    """Adapts a start to a support set, which it keeps, and predicts with the adapted model.
+    """Adapts a start to a support set; the fields are kept as given, and checked by `fit`."""
 
-    Parameters are the fields, kept as they were given and checked by `fit`.
-    """
-
+    # What scikit-learn before 1.6 asks for in place of tags.
     _estimator_type: ClassVar[Literal["classifier", "regressor"]]
-    """What scikit-learn before 1.6 asks for in place of tags."""
 
     start: Start
     _: KW_ONLY
@@ -65,15 +59,8 @@ class FewShotEstimator:
         self._check_features(X)
         return self._adapt(self.learner_, self.fitted_.reader, X, y, self.support_)
 
-    def predict(self, X: Any) -> NDArray[Any]:
-        """Return the prediction for each example."""
-        raise NotImplementedError
-
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the adapted model into one safetensors file, from which `load` restores it.
-
-        The file holds the start, the adapted parameters, the statistics and the examples (to go
-        on from with `partial_fit`), and no pickle.
+        """Write the adapted model, its start and its examples into one safetensors file for `load`.
 
         Args:
             path: the file; an existing one is replaced in one step, or left as it was.
@@ -110,7 +97,7 @@ class FewShotEstimator:
 
     def set_params(self, **params: Any) -> Self:
         """Change parameters; they count at the next `fit`."""
-        known = list(self.get_params())
+        known = self.get_params()
         for name, value in params.items():
             if name not in known:
                 raise ValueError(
@@ -146,17 +133,12 @@ class FewShotEstimator:
         self, learner: Learner, reader: Reader, X: Any, y: Any, before: Batch | None
     ) -> Self:
         """Adapt, and only then forget the earlier fit."""
-        run = partial(
-            adapt,
-            learner,
-            steps=self.steps,
-            lr=self.lr,
-            seed=seed_of(self.random_state),
-            early_stopping=self.early_stopping,
-            tol=self.tol,
-        )
-        support, facts = self._support(learner, _read(reader, learner, X), y, before, run)
-        self._keep(FittedModel(learner, reader, support, *run(support), row_length(X), **facts))
+        own = {name: getattr(self, name) for name in ("steps", "lr", "early_stopping", "tol")}
+        own["seed"] = seed_of(self.random_state)
+        x = _read(reader, learner, X)
+        support, facts = self._support(learner, x, y, before, lambda b: adapt(learner, b, **own))
+        found = adapt(learner, support, **own)
+        self._keep(FittedModel(learner, reader, support, *found, row_length(X), **facts))
         return self
 
     def _support(
@@ -167,10 +149,11 @@ class FewShotEstimator:
 
     def _keep(self, fitted: FittedModel) -> None:
         self.fitted_ = fitted
-        self.learner_, self.adapted_ = fitted.learner, fitted.adapted
-        self.support_ = fitted.support
+        self.learner_, self.adapted_, self.support_ = fitted.learner, fitted.adapted, fitted.support
         self.losses_, self.n_steps_ = fitted.losses, len(fitted.losses) - 1
         self.adaptation_seconds_ = fitted.seconds
+        if fitted.classes is not None and fitted.temperature is not None:
+            self.classes_, self.temperature_ = fitted.classes, fitted.temperature
         self.__dict__.pop("n_features_in_", None)
         if fitted.n_features_in is not None:
             self.n_features_in_ = fitted.n_features_in
@@ -180,11 +163,11 @@ class FewShotEstimator:
         fitted = fitted_model(self)
         self._check_features(X)
         x = _read(fitted.reader, fitted.learner, X)
-        expected = fitted.support.x.shape[1:]
-        if x.shape[1:] != expected:
+        found, expected = tuple(x.shape[1:]), tuple(fitted.support.x.shape[1:])
+        if found != expected:
             raise ValueError(
-                f"an example of X has shape {tuple(x.shape[1:])}, and those of fit had "
-                f"{tuple(expected)}; they must be equal"
+                f"an example of X has shape {found}, and those of fit had {expected}; they must be "
+                f"equal"
             )
         return fitted.outputs(x)
 

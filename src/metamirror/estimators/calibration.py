@@ -13,8 +13,7 @@ from metamirror.core.tasks import Batch
 from metamirror.estimators.fitting import Adapt
 
 MOST_FOLDS = 5
-HOTTEST = 20.0
-"""Temperatures lie within this factor of 1."""
+HOTTEST = 20.0  # temperatures lie within this factor of 1
 
 
 def calibrated_temperature(support: Batch, classes: int, adapt: Adapt) -> float:

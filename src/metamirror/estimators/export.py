@@ -10,8 +10,6 @@ import io
 import json
 import logging
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -22,19 +20,13 @@ from metamirror._version import __version__
 from metamirror.core.files import write_atomically
 from metamirror.core.normalisation import fixed_statistics
 from metamirror.estimators.base import FewShotEstimator, fitted_model
-from metamirror.estimators.fitting import (
-    FittedModel,
-    lock_of,
-    statistics_by_name,
-    statistics_from_names,
-)
+from metamirror.estimators.fitting import FittedModel, lock_of, named_statistics, statistics_of
 from metamirror.estimators.inputs.images import Images
 from metamirror.estimators.labels import classes_to_json
 from metamirror.models.conv4 import ConvBlock
 
 Format = Literal["onnx", "torch"]
-FACTS = "metamirror.json"
-"""The name of the extra file that an exported program of torch carries."""
+FACTS = "metamirror.json"  # the name of the extra file that an exported program of torch carries
 ANY_BATCH = ({0: torch.export.Dim("batch", min=1)},)
 
 
@@ -44,12 +36,10 @@ class AdaptedModule(nn.Module):
     def __init__(self, fitted: FittedModel):
         super().__init__()
         adapted, learner = fitted.adapted, fitted.learner
-        statistics = statistics_by_name(learner.model, adapted.statistics)
+        statistics = named_statistics(learner.model, adapted.statistics)
         with lock_of(learner):
             self.model = copy.deepcopy(learner.model).cpu().eval().requires_grad_(False)
-        own = dict(self.model.named_parameters())
-        for name, value in adapted.params.items():
-            own[name].copy_(value)
+        self.model.load_state_dict(self.model.state_dict() | adapted.params)
         for module in self.model.modules():
             if isinstance(module, ConvBlock):
                 # The same function in operations that every exporter knows.
@@ -63,7 +53,7 @@ class AdaptedModule(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         named = {name: self.get_buffer(buffer) for name, buffer in self.buffers_of.items()}
-        with fixed_statistics(statistics_from_names(self.model, named)):
+        with fixed_statistics(statistics_of(self.model, named)):
             output: Tensor = self.model(1 - x if self.invert else x)
         if self.classes is None:
             return output
@@ -71,18 +61,22 @@ class AdaptedModule(nn.Module):
 
 
 def export(estimator: FewShotEstimator, path: Path, form: Format) -> None:
-    """Write a fitted estimator as an ONNX file or as torch's exported program (.pt2).
-
-    Either takes batches of any size, and says in its metadata what goes in and what comes out.
-    """
+    """Write a fitted estimator, for batches of any size, as ONNX or torch's exported program."""
     fitted = fitted_model(estimator)
     if form not in get_args(Format):
         raise ValueError(f"format is {form!r}; choose from {', '.join(get_args(Format))}")
     # Two examples: one would make the exporters take the size of a batch for a constant.
     examples = fitted.support.x[[0, 0]].cpu()
     content = _onnx if form == "onnx" else _torch
-    with _quiet(), torch.no_grad():
-        write_atomically(path, content(AdaptedModule(fitted), examples, describe(fitted)))
+    # The exporters' remarks are for their own developers.
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(action="ignore"), torch.no_grad():
+            write_atomically(path, content(AdaptedModule(fitted), examples, describe(fitted)))
+    finally:
+        logger.setLevel(level)
 
 
 def describe(fitted: FittedModel) -> dict[str, Any]:
@@ -130,16 +124,3 @@ def _onnx(module: AdaptedModule, examples: Tensor, facts: dict[str, Any]) -> byt
     onnx.checker.check_model(proto)
     content: bytes = proto.SerializeToString()
     return content
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence the exporters' remarks to their own developers."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings(action="ignore"):
-            yield
-    finally:
-        logger.setLevel(level)

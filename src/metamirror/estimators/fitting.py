@@ -34,12 +34,7 @@ _table = threading.Lock()
 
 @dataclass(frozen=True)
 class FittedModel:
-    """What `fit` makes, `save` writes and `export` converts.
-
-    `losses` and `seconds` are those of `adapt`, and `n_features_in` is the length of the rows,
-    where X was a table. A classifier has its labels in order and what logits are divided by; a
-    regressor whether y had one axis.
-    """
+    """What `fit` makes, `save` writes and `export` converts; losses and seconds as in `adapt`."""
 
     learner: Learner
     reader: Reader
@@ -47,10 +42,10 @@ class FittedModel:
     adapted: Adapted
     losses: list[float]
     seconds: float
-    n_features_in: int | None = None
-    classes: NDArray[Any] | None = None
-    temperature: float | None = None
-    flat: bool | None = None
+    n_features_in: int | None = None  # the length of the rows, where X was a table
+    classes: NDArray[Any] | None = None  # a classifier's labels in order
+    temperature: float | None = None  # what a classifier's logits are divided by
+    flat: bool | None = None  # whether a regressor's y had one axis
 
     def outputs(self, x: Tensor) -> Tensor:
         """Return the adapted model's outputs, on the CPU."""
@@ -64,9 +59,9 @@ def lock_of(learner: Learner) -> threading.Lock:
     """Return the lock that lets one thread at a time use a learner.
 
     A module that runs with other parameters holds them meanwhile (`torch.func.functional_call`):
-    a second thread would compute with them, or save them. The locks are kept here, since an
-    estimator is copied and pickled and a lock is not.
+    a second thread would compute with them, or save them.
     """
+    # Kept here: estimators are copied and pickled, and locks are not.
     with _table:
         return _locks.setdefault(learner, threading.Lock())
 
@@ -76,16 +71,11 @@ Adapt = Callable[[Batch], tuple[Adapted, list[float], float]]
 
 
 def adapt(
-    learner: Learner,
-    support: Batch,
-    *,
-    early_stopping: bool = False,
-    tol: float = 1e-3,
-    **settings: Any,
+    learner: Learner, support: Batch, *, early_stopping: bool = False, tol: float = 1e-3, **own: Any
 ) -> tuple[Adapted, list[float], float]:
     """Return a finite adapted model, the support losses and the seconds it took.
 
-    There is a loss before each step and one after the last. Settings are `steps`, `lr` and `seed`
+    There is a loss before each step and one after the last. The others are `steps`, `lr` and `seed`
     of `Learner.adapt`; early stopping is that of `FewShotClassifier`.
     """
     check_flag("early_stopping", early_stopping)
@@ -93,7 +83,7 @@ def adapt(
         raise ValueError(f"tol is {tol!r}; a share of the loss, at least 0 and below 1")
     begun = time.perf_counter()
     if early_stopping:
-        path = learner.adaptations(support, **settings)
+        path = learner.adaptations(support, **own)
         adapted = next(path)
         losses = [_loss(learner, adapted, support)]
         for further in path:
@@ -105,16 +95,15 @@ def adapt(
             if losses[-2] - loss < tol * losses[0]:
                 break
     else:
-        adapted = learner.adapt(support, **settings)
+        adapted = learner.adapt(support, **own)
         losses = [*adapted.path.losses.tolist(), _loss(learner, adapted, support)]
     seconds = time.perf_counter() - begun
     finite = all(bool(torch.isfinite(p).all()) for p in adapted.params.values())
     if not (finite and all(map(math.isfinite, losses))):
-        lr = settings.get("lr")
+        lr = learner.lr if own.get("lr") is None else own["lr"]
+        said = ", ".join(f"{loss:.4g}" for loss in losses)
         raise ValueError(
-            f"adaptation left the finite numbers (support losses "
-            f"{', '.join(f'{loss:.4g}' for loss in losses)}): lower lr, which is "
-            f"{learner.lr if lr is None else lr:g}"
+            f"adaptation left the finite numbers (support losses {said}): lower lr, which is {lr:g}"
         )
     return adapted, losses, seconds
 
@@ -147,7 +136,7 @@ def seed_of(random_state: Any) -> int | None:
     )
 
 
-def statistics_by_name(model: nn.Module, statistics: Statistics | None) -> dict[str, Tensor]:
+def named_statistics(model: nn.Module, statistics: Statistics | None) -> dict[str, Tensor]:
     """Return the tensors of a model's statistics as `{use}.{mean or var}.{layer}`."""
     names = {module: name for name, module in model.named_modules()}
     return {
@@ -158,8 +147,8 @@ def statistics_by_name(model: nn.Module, statistics: Statistics | None) -> dict[
     }
 
 
-def statistics_from_names(model: nn.Module, named: dict[str, Tensor]) -> Statistics:
-    """Return the statistics of which `statistics_by_name` gave the tensors."""
+def statistics_of(model: nn.Module, named: dict[str, Tensor]) -> Statistics:
+    """Return the statistics of which `named_statistics` gave the tensors."""
     found: Statistics = {}
     for name, module in model.named_modules():
         if isinstance(module, BatchNorm):

@@ -95,10 +95,7 @@ def _as_array(labels: list[Any]) -> NDArray[Any]:
 
 @dataclass(frozen=True)
 class FirstOutputs:
-    """The loss over the first outputs, those that stand for a class of the task.
-
-    The others are no part of the adaptation: neither compared with, nor pushed down.
-    """
+    """The loss over the first outputs, the task's classes; the others are not pushed down."""
 
     count: int
     loss: Loss | None

@@ -18,12 +18,7 @@ from metamirror.core.inner_loop import Path as AdaptationPath
 from metamirror.core.learner import Adapted, Learner
 from metamirror.core.option_spec import convert
 from metamirror.core.tasks import Batch
-from metamirror.estimators.fitting import (
-    FittedModel,
-    lock_of,
-    statistics_by_name,
-    statistics_from_names,
-)
+from metamirror.estimators.fitting import FittedModel, lock_of, named_statistics, statistics_of
 from metamirror.estimators.inputs.images import reader_for
 from metamirror.estimators.labels import FirstOutputs, classes_from_json, classes_to_json, own_loss
 from metamirror.storage import learner_file, tensor_file
@@ -31,11 +26,8 @@ from metamirror.storage.tensor_file import DamagedFileError
 from metamirror.training.device import choose_device
 
 FORMAT = 1
-MOST_BYTES = 2**30
-"""The largest file: a ResNet-12 with its geometry and a hundred photographs is far smaller."""
-MOST_WORDS = 2**20
-"""Letters of the JSON in its header."""
-
+MOST_BYTES = 2**30  # a ResNet-12 with its geometry and a hundred photographs takes far less
+MOST_WORDS = 2**20  # letters of the JSON in its header
 PARAMETERS: dict[str, Any] = {
     "start": str | None,
     "steps": int | None,
@@ -47,7 +39,6 @@ PARAMETERS: dict[str, Any] = {
     "random_state": int | None,
 }
 """The estimator's parameters; a classifier also has `calibrate`."""
-KIND = Literal["classifier", "regressor"]
 FACTS: dict[str, Any] = {
     "losses": list,
     "seconds": float,
@@ -62,12 +53,19 @@ def pack(fitted: FittedModel, params: dict[str, Any]) -> bytes:
     """Return the content of the file."""
     learner, classes = fitted.learner, fitted.classes
     with lock_of(learner):
+        described = {**learner_file.describe(learner), "loss": None}
+        own = own_loss(learner) is not None
+        if own or described["prior"] == "custom":
+            raise ValueError(
+                f"the start has a {'loss' if own else 'prior'} of your own, which a file cannot "
+                f"hold: save the learner with metamirror.save and fit again after loading it"
+            )
         facts: dict[str, Any] = {
             "format": FORMAT,
             "metamirror": __version__,
             "kind": "regressor" if classes is None else "classifier",
             "params": _parameters(fitted, params),
-            "learner": _description(learner),
+            "learner": described,
             **{name: getattr(fitted, name) for name in FACTS},
         }
         if classes is not None:
@@ -79,7 +77,7 @@ def pack(fitted: FittedModel, params: dict[str, Any]) -> bytes:
         parts = {
             "start": learner_file.tensors_of(learner),
             "adapted": fitted.adapted.params,
-            "statistics": statistics_by_name(learner.model, fitted.adapted.statistics),
+            "statistics": named_statistics(learner.model, fitted.adapted.statistics),
             "support": fitted.support._asdict(),
         }
         tensors = {f"{part}.{name}": t for part, own in parts.items() for name, t in own.items()}
@@ -115,7 +113,7 @@ def read(
 def _restore(
     learner: Learner, tensors: dict[str, Tensor], facts: dict[str, Any]
 ) -> tuple[FittedModel, dict[str, Any]]:
-    classifier = convert("kind", facts["kind"], KIND) == "classifier"
+    classifier = convert("kind", facts["kind"], Literal["classifier", "regressor"]) == "classifier"
     kinds = {**PARAMETERS, "calibrate": bool} if classifier else PARAMETERS
     params = {name: convert(name, facts["params"][name], kind) for name, kind in kinds.items()}
     said = {name: convert(name, facts[name], kind) for name, kind in FACTS.items()}
@@ -136,7 +134,13 @@ def _restore(
     elif y.shape != (len(x), learner.outputs(x)):
         raise ValueError(f"its values have shape {tuple(y.shape)}")
     reader = reader_for(learner.model, params["invert"], params["ink"])
-    adapted = _adapted(learner, _under(own, "adapted."), _under(own, "statistics."))
+    phi = {name: own[f"adapted.{name}"] for name in learner.theta()}
+    for name, start in learner.theta().items():
+        if phi[name].shape != start.shape:
+            raise ValueError(f"adapted {name} has shape {tuple(phi[name].shape)}")
+    path = AdaptationPath(x.new_zeros(0), x.new_zeros(0), (), (phi,))
+    statistics = statistics_of(learner.model, _under(own, "statistics."))
+    adapted = Adapted(learner, path, statistics)
     fitted = FittedModel(learner, reader, support, adapted, **said)
     return fitted, {**params, "start": learner if params["start"] is None else params["start"]}
 
@@ -162,17 +166,6 @@ def _parameters(fitted: FittedModel, params: dict[str, Any]) -> dict[str, Any]:
     return params
 
 
-def _description(learner: Learner) -> dict[str, Any]:
-    described = {**learner_file.describe(learner), "loss": None}
-    own = own_loss(learner) is not None
-    if own or described["prior"] == "custom":
-        raise ValueError(
-            f"the start has a {'loss' if own else 'prior'} of your own, which a file cannot hold: "
-            f"save the learner with metamirror.save and fit again after loading it"
-        )
-    return described
-
-
 def _bytes_of(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
@@ -190,14 +183,3 @@ def _bytes_of(path: Path) -> bytes:
 
 def _under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
-
-
-def _adapted(learner: Learner, params: dict[str, Tensor], named: dict[str, Tensor]) -> Adapted:
-    start = learner.theta()
-    for name, p in start.items():
-        if params[name].shape != p.shape:
-            raise ValueError(f"adapted {name} has shape {tuple(params[name].shape)}")
-    phi = {name: params[name] for name in start}
-    empty = next(iter(phi.values())).new_zeros(0)
-    path = AdaptationPath(empty, empty, (), (phi,))
-    return Adapted(learner, path, statistics_from_names(learner.model, named))

@@ -15,6 +15,8 @@ SHIPPED = Path(__file__).parents[1] / "starts"
 
 Start = str | os.PathLike[str] | Learner
 
+_load_once = cache(learner_file.load)
+
 
 def shipped_names() -> list[str]:
     """Return the names of the starts that come with the package.
@@ -30,27 +32,18 @@ def open_start(start: Start) -> Learner:
 
     A shipped start's name goes before a folder that is called the same: write ./NAME for that.
     """
-    if isinstance(start, Learner):
-        learner = copy.deepcopy(start)
-    elif isinstance(start, str) and start in shipped_names():
-        learner = copy.deepcopy(_shipped(start))
-    elif isinstance(start, str | os.PathLike) and Path(start).is_dir():
-        learner = _load(Path(start))
-    else:
-        raise ValueError(
-            f"start is {str(start)!r}; give a shipped start ({', '.join(shipped_names())}), the "
-            f"folder of a run or of metamirror.save, or a metamirror.Learner"
-        )
-    learner.configure(norm="inductive")
-    return learner.eval()
-
-
-@cache
-def _shipped(name: str) -> Learner:
-    return _load(SHIPPED / name)
-
-
-def _load(folder: Path) -> Learner:
     # A network is built with random numbers, which those of the user's program must not notice.
     with torch.random.fork_rng(devices=[]):
-        return learner_file.load(folder)
+        if isinstance(start, Learner):
+            learner = copy.deepcopy(start)
+        elif isinstance(start, str) and start in shipped_names():
+            learner = copy.deepcopy(_load_once(SHIPPED / start))
+        elif isinstance(start, str | os.PathLike) and Path(start).is_dir():
+            learner = learner_file.load(Path(start))
+        else:
+            raise ValueError(
+                f"start is {str(start)!r}; give a shipped start ({', '.join(shipped_names())}), "
+                f"the folder of a run or of metamirror.save, or a metamirror.Learner"
+            )
+    learner.configure(norm="inductive")
+    return learner.eval()

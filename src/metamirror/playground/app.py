@@ -1,13 +1,16 @@
 """What the server answers. Pages come from memory, and no request names a file."""
 
 import asyncio
+import os
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any
 
+import torch
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -17,21 +20,41 @@ from starlette.types import ASGIApp
 
 from metamirror.core.files import to_json
 from metamirror.playground import limits
-from metamirror.playground.choices import FIRST, PLAIN, Choice
 from metamirror.playground.guard import Guard, refusal
-from metamirror.playground.images import described
-from metamirror.playground.models import Model, ModelStore, adapt
+from metamirror.playground.images import SETS, described, sample
+from metamirror.playground.models import FIRST, PLAIN, Choice, Model, ModelStore, adapt
 from metamirror.playground.requests import read_adapt, read_predict
-from metamirror.playground.samples import SETS, sample
-from metamirror.playground.workers import Workers
 from metamirror.report.styles import colours
 
-KINDS = {
-    "html": "text/html; charset=utf-8",
-    "css": "text/css; charset=utf-8",
-    "js": "text/javascript; charset=utf-8",
-    "svg": "image/svg+xml",
-}
+KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+
+
+class Workers:
+    """Threads that compute, so that the one that answers never waits; the queue has an end."""
+
+    def __init__(self, threads: int | None = None, most_waiting: int = limits.MOST_WAITING):
+        threads = threads or os.cpu_count() or 1
+        self._room = threading.Semaphore(threads + most_waiting)
+        # torch's number of threads belongs to the thread that sets it.
+        self._pool = ThreadPoolExecutor(
+            threads, "playground", initializer=torch.set_num_threads, initargs=(1,)
+        )
+
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        """Return the function's result to come, if there is room in the queue."""
+        if not self._room.acquire(blocking=False):
+            raise HTTPException(
+                503,
+                "too many requests are waiting already; try again in a moment",
+                {"retry-after": str(limits.RETRY_SECONDS)},
+            )
+        future = self._pool.submit(function, *arguments)
+        future.add_done_callback(lambda _: self._room.release())
+        return future
+
+    def close(self) -> None:
+        """Cancel what has not begun."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _page() -> dict[str, tuple[str, bytes]]:
@@ -48,8 +71,8 @@ class Playground:
     """The answers, and what they share."""
 
     choices: Mapping[str, Choice]
-    workers: Workers
-    store: ModelStore
+    workers: Workers = field(default_factory=Workers)
+    store: ModelStore = field(default_factory=ModelStore)
     page: dict[str, tuple[str, bytes]] = field(default_factory=_page)
 
     async def asset(self, request: Request) -> Response:
@@ -116,10 +139,7 @@ class Playground:
     async def _compute(
         self, request: Request, function: Callable[..., Any], *arguments: Any
     ) -> Any:
-        """Return the function's result; a ValueError says what is wrong with the request.
-
-        What has not begun is cancelled if the client leaves.
-        """
+        """Return the result, or cancel it if the client leaves; a ValueError is a bad request."""
         work = asyncio.wrap_future(self.workers.submit(function, *arguments))
         # Its body is read: all that can still come is the end of the connection.
         end = asyncio.ensure_future(request.receive())
@@ -145,21 +165,14 @@ class Playground:
         )
 
 
-def make_app(
-    choices: Mapping[str, Choice],
-    host: str,
-    *,
-    workers: Workers | None = None,
-    store: ModelStore | None = None,
-) -> ASGIApp:
-    """Return the application, to be served at `host`."""
-    workers = workers or Workers()
-    playground = Playground(choices, workers, ModelStore() if store is None else store)
+def make_app(choices: Mapping[str, Choice], host: str, **parts: Any) -> ASGIApp:
+    """Return the application, to be served at `host`, with these parts of its `Playground`."""
+    playground = Playground(choices, **parts)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         yield
-        workers.close()
+        playground.workers.close()
 
     app = Starlette(
         routes=[

@@ -67,13 +67,10 @@ def is_local(host: str) -> bool:
 
 @dataclass(frozen=True)
 class Guard:
-    """Refuses requests from elsewhere and large ones; the others' body is in `request.state.body`.
+    """Refuses requests from elsewhere and large ones; others have their body in `state.body`."""
 
-    The app answers the others; the server listens at `bound`.
-    """
-
-    app: ASGIApp
-    bound: str
+    app: ASGIApp  # answers the others
+    bound: str  # where the server listens
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_with_headers(message: Message) -> None:

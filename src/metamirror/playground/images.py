@@ -1,23 +1,27 @@
-"""Drawings and image files, made into what a start was trained on.
+"""Letters to try, drawings and image files, made into what a start was trained on.
 
 Both the examples and what is to be recognised pass through here, so that they differ in what they
 show and not in how it was drawn: in neither place, size, pen nor paper.
 """
 
 import base64
+import unicodedata
+from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from metamirror.data.glyphs import draw
 from metamirror.estimators.inputs.images import Images
 from metamirror.estimators.inputs.ink import LETTER, SMALLEST
 
-PEN = 2.6 / 28
-"""The thickness of a stroke: between the regular and the bold faces of `glyphs`."""
-AT_ONCE = 256
-"""Line segments that are measured at a time, so that memory does not grow with a drawing."""
-
+PEN = 2.6 / 28  # the thickness of a stroke: between the regular and the bold faces of `glyphs`
+AT_ONCE = 256  # line segments measured at a time, so that memory does not grow with a drawing
+SETS = ("ԱԲԺՀՖ", "ადკშხ", "ԳԵԽՃՋ", "ვზლჟჯ", "ԾՁՄՇՎ")
+"""Letters of scripts that no start has seen in training, Armenian and Georgian: a task each."""
+TRIES = 3  # further images of each letter, to be recognised
 
 Pixels = NDArray[np.uint8]
 """Bytes (height, width, channels)."""
@@ -34,6 +38,24 @@ def described(pixels: Pixels) -> dict[str, Any]:
     height, width, channels = pixels.shape
     content = base64.b64encode(pixels.tobytes()).decode()
     return {"width": width, "height": height, "channels": channels, "pixels": content}
+
+
+@cache
+def sample(number: int) -> dict[str, Any]:
+    """Return a set of letters by its number: one example of each class, and images to try.
+
+    >>> [entry["name"] for entry in sample(0)["classes"]]
+    ['ayb', 'ben', 'zhe', 'ho', 'feh']
+    """
+    names = [unicodedata.name(character).split()[-1].lower() for character in SETS[number]]
+
+    def drawn(seed: int) -> Iterator[tuple[str, dict[str, Any]]]:
+        return zip(names, map(described, draw(SETS[number], seed)[..., None]), strict=True)
+
+    return {
+        "classes": [{"name": name, "examples": [image]} for name, image in drawn(0)],
+        "tries": [{"name": n, "image": image} for i in range(TRIES) for n, image in drawn(i + 1)],
+    }
 
 
 def prepare(image: Pixels | Strokes, reader: Images, name: str = "the image") -> Pixels:

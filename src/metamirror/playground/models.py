@@ -1,20 +1,94 @@
-"""Adapted models: made from what a page sent, and kept in memory for as long as there is room."""
+"""Starts that a page may choose from, and adapted models, kept in memory while there is room."""
 
 import secrets
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from starlette.exceptions import HTTPException
 
-from metamirror.estimators.classifier import FewShotClassifier
+from metamirror.core.learner import Learner
+from metamirror.estimators.few_shot import FewShotClassifier
+from metamirror.estimators.inputs.images import Images, image_shape
 from metamirror.estimators.model_file import pack
+from metamirror.estimators.starts import Start, open_start, shipped_names
+from metamirror.methods import METHODS
 from metamirror.playground import limits
-from metamirror.playground.choices import Choice
 from metamirror.playground.images import Pixels, Strokes, prepare
 from metamirror.playground.requests import Adapt
+from metamirror.report.styles import style_of
+from metamirror.training.config import load_config
+
+PLAIN = "glyphs-maml"  # gradient descent, beside which every geometry is shown
+FIRST = "glyphs-blockiaf"  # what the page begins with
+OWN = "run"  # what requests call the user's own run: a word, and not its path
+INK = ("glyphs", "omniglot")  # light on dark: starts from these get the ink of an image alone
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A start on offer: its name in requests and for people, and its method in the registry."""
+
+    key: str
+    title: str
+    method: str
+    start: Start
+    reader: Images  # its `ink`: whether the start knows light ink on a dark ground
+    ways: int
+    steps: int
+    lr: float
+
+    def described(self) -> dict[str, Any]:
+        """Return what the page is told."""
+        method = METHODS[self.method]
+        return {
+            "key": self.key,
+            "title": self.title,
+            "optimizer": method.optimizer,
+            "geometry": method.geometry,
+            "style": style_of(self.method).index,
+            "most_classes": min(self.ways, limits.MOST_CLASSES),
+            "channels": self.reader.channels,
+            "steps": min(max(self.steps, 1), limits.MOST_STEPS),
+            "lr": self.lr,
+        }
+
+
+def on_offer(run: Path | None) -> dict[str, Choice]:
+    """Return the shipped starts for images, and the user's own run if there is one."""
+    found = {}
+    for name in shipped_names():
+        learner = open_start(name)
+        if image_shape(learner.model):
+            found[name] = _choice(name, "", name, learner, name.partition("-")[0])
+    if run is not None:
+        learner = open_start(run)
+        # A folder of `metamirror.save` does not say what it was trained on.
+        trained = (run / "config.json").is_file()
+        data = load_config(run).data.partition(":")[0] if trained else None
+        # The learner and not its path: what is downloaded later need not tell where it lay.
+        found[OWN] = _choice(OWN, run.resolve().name, learner, learner, data)
+    return found
+
+
+def _choice(key: str, name: str, start: Start, learner: Learner, data: str | None) -> Choice:
+    method = str((learner.config or {})["method"]).partition(":")[0]
+    title = f"{name} ({METHODS[method].title})" if name else METHODS[method].title
+    shape = image_shape(learner.model)
+    if shape is None:
+        raise ValueError(f"{title} takes no images: give the playground a run that does")
+    channels, size = shape
+    ways = learner.outputs(torch.zeros(1, channels, size, size))
+    if ways < limits.FEWEST_CLASSES:
+        raise ValueError(
+            f"{title} tells {ways} classes apart: the playground needs {limits.FEWEST_CLASSES}"
+        )
+    reader = Images(channels, size, ink=channels == 1 and data in INK)
+    return Choice(key, title, method, start, reader, ways, learner.steps, learner.lr)
 
 
 @dataclass(frozen=True)
@@ -33,10 +107,8 @@ class Model:
         return [by_name[name] for name in self.names], seen
 
     def file(self) -> bytes:
-        """Return the content of the file that `FewShotClassifier.load` takes.
-
-        Here images come prepared; whoever has the file gives it any, which it then prepares.
-        """
+        """Return the content of a file for `FewShotClassifier.load`."""
+        # Here images come prepared; whoever has the file gives it any, which it then prepares.
         fitted = replace(self.classifier.fitted_, reader=self.choice.reader)
         return pack(fitted, self.classifier.get_params())
 

@@ -17,8 +17,8 @@ from starlette.exceptions import HTTPException
 from metamirror.playground import limits
 from metamirror.playground.images import Pixels, Strokes
 
+# Invisible, and yet letters of Persian, Hindi and many emoji need them.
 JOINERS = dict.fromkeys(map(ord, "\u200c\u200d"))
-"""Invisible, and yet letters of Persian, Hindi and many emoji need them."""
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from metamirror.console import say
 from metamirror.playground import limits
 from metamirror.playground.app import make_app
-from metamirror.playground.choices import on_offer
 from metamirror.playground.guard import is_local
+from metamirror.playground.models import on_offer
 
 
 class TimeoutProtocol(H11Protocol):

@@ -12,13 +12,16 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
+from metamirror.console import say
+from metamirror.data.image_set import SUFFIXES
 from metamirror.data.readers.archives import LIMIT, bounded
 from metamirror.data.readers.images import decode, fit, pixels_of
 from metamirror.estimators.inputs.ink import drawn_on
 from metamirror.estimators.inputs.numbers import Numbers, as_array, check_finite, check_flag
 
-ROUNDING = 1e-6
-"""How far floats may lie outside [0, 1]: as far as rounding takes them."""
+ROUNDING = 1e-6  # how far floats may lie outside [0, 1]: as far as rounding takes them
+MOST_IMAGES = 10_000
+"""More than a few-shot task ever has: whoever gives a larger folder means another one."""
 
 
 @dataclass(frozen=True)
@@ -76,8 +79,8 @@ class Images:
             if array.dtype != np.uint8:
                 # A byte has as many shades as an image file.
                 array = np.rint(array * 255).clip(0, 255).astype(np.uint8)
-            each = f"{name}[{{}}]" if len(array) > 1 else name
-            array = np.stack([self.fit(row, each.format(i)) for i, row in enumerate(array)])
+            names = [f"{name}[{i}]" for i in range(len(array))] if len(array) > 1 else [name]
+            array = np.stack([self.fit(row, n) for row, n in zip(array, names, strict=True)])
         pixels = np.moveaxis(array, 3, 1)
         if array.dtype == np.uint8:
             return pixels.astype(np.float32) / np.float32(255)
@@ -184,3 +187,36 @@ def _in_range(array: NDArray[Any], name: str) -> NDArray[Any]:
             f"(uint8) in 0..255: divide by the largest possible value, or convert"
         )
     return array
+
+
+def labelled_images(folder: Path) -> tuple[list[Path], list[str]]:
+    """Return the images of `folder/CLASS/*` and the class of each, in the order of their names."""
+    if not folder.is_dir():
+        raise ValueError(f"there is no folder {folder}: give one with a sub-folder for each class")
+    paths, labels, unused = list[Path](), list[str](), list[Path]()
+    for inside in sorted(p for p in folder.iterdir() if not p.name.startswith(".")):
+        if not inside.is_dir():
+            unused.append(inside)
+            continue
+        try:
+            inside.name.encode()
+        except UnicodeEncodeError:
+            raise ValueError(
+                f"the name {inside.name!r} in {folder} is not UTF-8; rename that folder"
+            ) from None
+        files = sorted(p for p in inside.iterdir() if not p.name.startswith("."))
+        images = [p for p in files if p.suffix.lower() in SUFFIXES and p.is_file()]
+        unused += [p for p in files if p not in images]
+        if not images:
+            raise ValueError(
+                f"{inside} holds no image ({', '.join(SUFFIXES)}): add one, or remove the folder"
+            )
+        paths += images
+        labels += [inside.name] * len(images)
+        if len(paths) > MOST_IMAGES:
+            raise ValueError(f"{folder} holds more than {MOST_IMAGES:,} images; give a few")
+    if not paths:
+        raise ValueError(f"{folder} has no sub-folders: {folder}/CLASS/image.png is expected")
+    if unused:
+        say(f"{len(unused)} files of {folder} are not used, such as {unused[0]}")
+    return paths, labels

@@ -9,16 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-LETTER = 19 / 28
-"""The longer side of a letter, as a share of the image: that of `glyphs`."""
-SMALLEST = 0.2
-"""A drawing that takes less of its paper is a dot or a comma, and stays small."""
-FAINTEST = 24
-"""Of 255: what differs less than this from the paper is noise, and so is a whole image of it."""
-FLOOR = 0.25
-"""The share of the darkest ink below which a mark counts as a shadow on the paper."""
-LONGEST = 128
-"""Pixels of the longer side that are looked at: a letter has fewer, and noise goes away."""
+LETTER = 19 / 28  # the longer side of a letter, as a share of the image: that of `glyphs`
+SMALLEST = 0.2  # a drawing that takes less of its paper is a dot or a comma, and stays small
+FAINTEST = 24  # of 255: what differs less from the paper is noise, and so is a whole image of it
+FLOOR = 0.25  # the share of the darkest ink below which a mark counts as a shadow on the paper
+LONGEST = 128  # pixels of the longer side that are looked at: letters need fewer, noise goes away
 
 
 def drawn_on(pixels: NDArray[np.uint8], size: int, name: str = "the image") -> NDArray[np.uint8]:

@@ -1,7 +1,7 @@
-"""A few-shot classifier with scikit-learn's conventions: fit on a few examples, predict, save."""
+"""A classifier and a regressor that learn from a few examples, with scikit-learn's conventions."""
 
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -12,8 +12,8 @@ from metamirror.core.learner import Learner
 from metamirror.core.tasks import Batch
 from metamirror.estimators.base import FewShotEstimator
 from metamirror.estimators.calibration import calibrated_temperature
-from metamirror.estimators.fitting import Adapt, FittedModel
-from metamirror.estimators.inputs.numbers import check_flag
+from metamirror.estimators.fitting import Adapt
+from metamirror.estimators.inputs.numbers import as_targets, check_flag
 from metamirror.estimators.labels import FirstOutputs, as_labels, classes_of, own_loss
 from metamirror.estimators.starts import Start
 
@@ -56,7 +56,7 @@ class FewShotClassifier(FewShotEstimator):
     (75, 5)
     """
 
-    _estimator_type: ClassVar[Literal["classifier", "regressor"]] = "classifier"
+    _estimator_type = "classifier"
 
     start: Start = "glyphs-blockiaf"
     _: KW_ONLY
@@ -79,14 +79,12 @@ class FewShotClassifier(FewShotEstimator):
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the likeliest label of each example."""
         likeliest = self.predict_proba(X).argmax(1)
-        found: NDArray[Any] = self.classes_[likeliest]
-        return found
+        return np.asarray(self.classes_[likeliest])
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Return the probabilities (examples, classes), classes in the order of `classes_`."""
         logits = self._outputs(X)[:, : len(self.classes_)].double()
-        found: NDArray[np.float64] = (logits / self.temperature_).softmax(1).numpy()
-        return found
+        return np.asarray((logits / self.temperature_).softmax(1))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the share of examples whose label is predicted."""
@@ -105,13 +103,74 @@ class FewShotClassifier(FewShotEstimator):
         classes = classes_of(labels, learner.outputs(x))
         place = {label: i for i, label in enumerate(classes.tolist())}
         support = Batch(x, torch.tensor([place[label] for label in labels], device=x.device))
-        count = len(classes)
-        learner.configure(loss=FirstOutputs(count, own_loss(learner)))
-        temperature = calibrated_temperature(support, count, run) if self.calibrate else 1.0
+        learner.configure(loss=FirstOutputs(len(classes), own_loss(learner)))
+        temperature = calibrated_temperature(support, len(classes), run) if self.calibrate else 1.0
         return support, {"classes": classes, "temperature": temperature}
 
-    def _keep(self, fitted: FittedModel) -> None:
-        super()._keep(fitted)
-        assert fitted.classes is not None
-        assert fitted.temperature is not None
-        self.classes_, self.temperature_ = fitted.classes, fitted.temperature
+
+@dataclass(eq=False, repr=False)
+class FewShotRegressor(FewShotEstimator):
+    """Predicts quantities from a few examples, by adapting a meta-learned start.
+
+    As `FewShotClassifier`, with numbers in place of labels: one for each example, or as many as
+    the start's model has outputs.
+
+    Args:
+        start: a shipped start's name, a run folder, a folder of `metamirror.save`, or a `Learner`.
+        steps: inner steps, if other than the start's.
+        lr: inner learning rate, if other than the start's.
+        early_stopping: stop at a step that lowers the loss of the examples by less than `tol`,
+            0.001, times its first value; a step that raises it is taken back.
+        tol: that share.
+        invert: exchange dark and light, where examples are images.
+        ink: look for what is drawn on them, as in `FewShotClassifier`.
+        device: auto (CUDA, MPS or CPU, in this order), or one of them.
+        random_state: seed of the method's own noise; most methods have none.
+
+    Attributes:
+        losses_: the mean squared error of the examples before each step and after the last.
+        n_steps_: how many steps were made.
+        adaptation_seconds_: how long they took.
+        n_features_in_: the length of the rows, where X was a table.
+
+    >>> import metamirror as mm
+    >>> task = mm.tasks("sinusoid", split="test", shots=10, batch=1)[0]
+    >>> curve = mm.FewShotRegressor().fit(task.support.x[0], task.support.y[0])
+    >>> curve.predict(task.query.x[0]).shape
+    (15, 1)
+    """
+
+    _estimator_type = "regressor"
+
+    start: Start = "sinusoid-metasgd"
+
+    def predict(self, X: Any) -> NDArray[np.float64]:
+        """Return the values of each example; one axis where `fit` was given one."""
+        found = np.asarray(self._outputs(X).double())
+        return found[:, 0] if self.fitted_.flat else found
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return the coefficient of determination, R²: 1 is perfect, 0 as good as y's mean."""
+        predicted = self.predict(X).reshape(-1, self.support_.y.shape[1])
+        y = as_targets(y, len(predicted))[0].numpy()
+        weights = np.ones(len(y)) if sample_weight is None else np.asarray(sample_weight)
+        left = np.average((y - predicted) ** 2, axis=0, weights=weights)
+        spread = np.average((y - np.average(y, axis=0, weights=weights)) ** 2, 0, weights)
+        constant = spread == 0
+        share = np.where(constant, left == 0, 1 - left / np.where(constant, 1, spread))
+        return float(share.mean())
+
+    def _support(
+        self, learner: Learner, x: Tensor, y: Any, before: Batch | None, run: Adapt
+    ) -> tuple[Batch, dict[str, Any]]:
+        targets, flat = as_targets(y, len(x))
+        outputs = learner.outputs(x)
+        if targets.shape[1] != outputs:
+            raise ValueError(
+                f"y has {targets.shape[1]} values a row, and this start gives {outputs}: give as "
+                f"many, or choose a start that was trained for {targets.shape[1]}"
+            )
+        support = Batch(x, targets.to(x))
+        if before is not None:
+            support = Batch(*(torch.cat(pair) for pair in zip(before, support, strict=True)))
+        return support, {"flat": flat}
