@@ -10,10 +10,9 @@ from jinja2 import ChainableUndefined, Environment, PackageLoader
 from metamirror._version import __version__
 from metamirror.core.files import write_atomically
 from metamirror.experiments.comparison.search import FOLDER as TRIALS
+from metamirror.report import sections
 from metamirror.report.charts import swatch
 from metamirror.report.collect import Run, collect
-from metamirror.report.sections import documents
-from metamirror.report.sections.runs import configurations, curves, geometry, runs_table
 from metamirror.training.run_folder import CONFIG
 
 PAGE = "report.html"
@@ -43,17 +42,17 @@ def write_report(
     # The short runs of a search have served their purpose: the page shows their scores.
     runs = sorted(found.runs, key=lambda run: _is_trial(run, found.documents["search"]))
     proper = [run for run in runs if not _is_trial(run, found.documents["search"])]
-    inspected = geometry(proper, inspect_seconds, data_dir)
+    inspected = sections.geometry(proper, inspect_seconds, data_dir)
     # The title of each, its template, and what that shows, with a heading where there is one.
-    sections: list[tuple[str, str, list[tuple[str, Any]]]] = [
-        ("Results", "results", each("table", documents.results)),
-        ("Search for step sizes", "search", each("search", documents.search)),
-        ("Runs", "runs", [("", runs_table(runs))] if runs else []),
-        ("Learning curves", "curves", list(curves(proper))),
-        ("Convergence", "convergence", each("convergence", documents.convergence)),
-        ("Cost of a meta-iteration", "cost", each("cost", documents.cost)),
+    parts: list[tuple[str, str, list[tuple[str, Any]]]] = [
+        ("Results", "results", each("table", sections.results)),
+        ("Search for step sizes", "search", each("search", sections.search)),
+        ("Runs", "runs", [("", sections.runs_table(runs))] if runs else []),
+        ("Learning curves", "curves", list(sections.curves(proper))),
+        ("Convergence", "convergence", each("convergence", sections.convergence)),
+        ("Cost of a meta-iteration", "cost", each("cost", sections.cost)),
         ("Learned geometry", "geometry", [("", inspected)] if inspected else []),
-        ("Configurations", "configurations", [("", configurations(runs))] if runs else []),
+        ("Configurations", "configurations", [("", sections.configurations(runs))] if runs else []),
     ]
     environment = Environment(
         loader=PackageLoader("metamirror.report"),
@@ -63,12 +62,12 @@ def write_report(
         # A file beside the runs may lack any of its fields.
         undefined=ChainableUndefined,
     )
-    environment.filters["figure"] = documents.figure
-    environment.globals |= {"swatch": swatch, "estimate_in_words": documents.estimate_in_words}
+    environment.filters["figure"] = sections.figure
+    environment.globals |= {"swatch": swatch, "estimate_in_words": sections.estimate_in_words}
     page = environment.get_template("page.html.j2").render(
         name=folder.resolve().name,
         version=__version__,
-        sections=[section for section in sections if section[2]],
+        sections=[part for part in parts if part[2]],
         problems=found.problems,
     )
     path = folder / PAGE
