@@ -1,7 +1,7 @@
 """One self-contained HTML page from any folder of runs."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +39,15 @@ def write_report(
     def each(name: str, show: Callable[[dict[str, Any]], Any]) -> list[tuple[str, Any]]:
         return [(where, show(content)) for where, content in found.documents[name].items()]
 
+    def is_trial(run: Run) -> bool:
+        """Return whether a run belongs to a search whose scores are shown."""
+        place = Path(run.name).parent
+        comparison = "" if place.parent == Path() else str(place.parent)
+        return place.name == TRIALS and comparison in found.documents["search"]
+
     # The short runs of a search have served their purpose: the page shows their scores.
-    runs = sorted(found.runs, key=lambda run: _is_trial(run, found.documents["search"]))
-    proper = [run for run in runs if not _is_trial(run, found.documents["search"])]
+    runs = sorted(found.runs, key=is_trial)
+    proper = [run for run in runs if not is_trial(run)]
     inspected = sections.geometry(proper, inspect_seconds, data_dir)
     # The title of each, its template, and what that shows, with a heading where there is one.
     parts: list[tuple[str, str, list[tuple[str, Any]]]] = [
@@ -73,10 +79,3 @@ def write_report(
     path = folder / PAGE
     write_atomically(path, UNPRINTABLE.sub("\ufffd", page).encode())
     return path
-
-
-def _is_trial(run: Run, searches: Mapping[str, Any]) -> bool:
-    """Return whether a run belongs to a search whose scores are shown."""
-    folder = Path(run.name).parent
-    comparison = "" if folder.parent == Path() else str(folder.parent)
-    return folder.name == TRIALS and comparison in searches

@@ -94,9 +94,10 @@ def lay_out(protocol: str, rows: Sequence[Row]) -> Layout:
     columns = {"method": "", "lower-level optimiser": "broad", "loss geometry": "broad"}
     # With one number of shots, the line above the table has it.
     prefixes = {count: f"{count}-shot " if len(shots) > 1 else "" for count in shots}
-    by_shots = {UNITS[measure]: _result, "in the paper": _published, "less MAML, paired": _paired}
-    if not any(row.published for row in rows):
-        del by_shots["in the paper"]
+    by_shots: dict[str, Callable[[Row], Cell]] = {UNITS[measure]: _result}
+    if any(row.published for row in rows):
+        by_shots["in the paper"] = lambda row: Cell(row.published or MISSING)
+    by_shots["less MAML, paired"] = _paired
     columns |= {f"{prefixes[n]}{title}": "number" for n in shots for title in by_shots}
     columns["extra parameters"] = "number"
     columns |= {f"{prefixes[n]}time / MAML": "number" for n in shots}
@@ -127,10 +128,6 @@ def lay_out(protocol: str, rows: Sequence[Row]) -> Layout:
 
 def _figure(value: float | None, spec: str) -> Cell:
     return Cell(MISSING if value is None else format(value, spec))
-
-
-def _published(row: Row) -> Cell:
-    return Cell(row.published or MISSING)
 
 
 def _result(row: Row) -> Cell:
