@@ -57,7 +57,7 @@ def test_json_tells_time_ratio_memory_and_parameters(own_method, capsys):
     ],
 )
 def test_a_mistake_is_named_before_anything_starts(words, complaint, capsys, monkeypatch):
-    monkeypatch.setattr("metamirror.experiments.cost.open_workers", None)
+    monkeypatch.setattr("metamirror.experiments.paired_timing.open_workers", None)
     assert main(["cost", *words.split()]) == 2
     assert complaint in capsys.readouterr().err
 

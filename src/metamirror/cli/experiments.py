@@ -16,7 +16,7 @@ from metamirror.cli.arguments import DataDir, Imports, Json, flags_of
 from metamirror.core.files import to_json
 from metamirror.data.own_folder import absolute_folder
 from metamirror.experiments.comparison.compare import compare as run_comparison
-from metamirror.experiments.comparison.launchers.local import LocalLauncher
+from metamirror.experiments.comparison.launchers import LocalLauncher
 from metamirror.experiments.comparison.search import Search
 from metamirror.experiments.comparison.spec import Spec, read_methods, read_numbers
 from metamirror.experiments.convergence import convergence as measure_convergence

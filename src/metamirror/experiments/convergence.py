@@ -90,15 +90,10 @@ def convergence(
         learner, _ = loaded(run, which)
         use_precision(learner, config)
         warn_of_other_data(run, config.data, streams[run])
+        learner = learner.to(ranks.device)
+        # Loss and gradient at a point are known once a step is taken from there: hence one more.
         results = evaluate_stream(
-            learner.to(ranks.device),
-            streams[run],
-            tasks,
-            # Loss and gradient at a point are known once a step is taken from there.
-            steps=last + 1,
-            every_step=True,
-            ranks=ranks,
-            title=title,
+            learner, streams[run], tasks, steps=last + 1, every_step=True, ranks=ranks, title=title
         )
         values = [
             [r.support_losses for r in results],
@@ -165,9 +160,8 @@ def same_tasks(streams: dict[Path, TaskStream]) -> dict[str, Any]:
 
 def describe(measured: list[Measured], protocol: dict[str, Any], measure: str) -> dict[str, Any]:
     """Return every curve with its intervals, and the paper's observations against MAML's."""
-    reference = next(
-        (m for m in measured if parse_spec(m.curve.config.method)[0] == BASELINE), None
-    )
+    known = (m for m in measured if parse_spec(m.curve.config.method)[0] == BASELINE)
+    reference = next(known, None)
     return {
         "protocol": protocol,
         "measure": measure,
@@ -190,11 +184,8 @@ def describe(measured: list[Measured], protocol: dict[str, Any], measure: str) -
 
 def _points(measured: Measured, measure: str) -> list[dict[str, float | int]]:
     points: list[dict[str, float | int]] = [{"k": k} for k in range(measured.query.shape[-1])]
-    for name, values in (
-        ("support_loss", measured.support_loss),
-        ("grad_norm", measured.grad_norm),
-        (measure, measured.query),
-    ):
+    three = (measured.support_loss, measured.grad_norm, measured.query)
+    for name, values in zip(("support_loss", "grad_norm", measure), three, strict=True):
         for point, at_k in zip(points, values.unbind(-1), strict=True):
             found = estimate(at_k.numpy())
             point |= {name: found.mean, f"{name}_ci95": found.half}
@@ -209,6 +200,7 @@ def _observations(own: Measured, reference: Measured) -> dict[str, Any]:
     half = half_of_sum([(float(v.var()) / len(v), len(v) - 1) for v in means if len(v) > 1])
     difference = Estimate(float(gap.mean()), half)
     ratio = float(own.grad_norm[..., 0].mean() / reference.grad_norm[..., 0].mean())
+    least, most = COMPARABLE
     k = min(reference.curve.config.steps, own.support_loss.shape[-1] - 1)
     target = reference.support_loss.mean((0, 1))[k]
     reached = (own.support_loss.mean((0, 1)) <= target).nonzero()
@@ -219,10 +211,7 @@ def _observations(own: Measured, reference: Measured) -> dict[str, Any]:
             "high": difference.high,
             "verdict": "reference" if own is reference else difference.sign,
         },
-        "initial_grad_norm": {
-            "ratio": ratio,
-            "comparable": COMPARABLE[0] <= ratio <= COMPARABLE[1],
-        },
+        "initial_grad_norm": {"ratio": ratio, "comparable": least <= ratio <= most},
         "reference_loss": {
             "k": k,
             "loss": float(target),

@@ -6,7 +6,6 @@ import os
 import re
 import statistics
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -16,16 +15,7 @@ import torch
 from metamirror.console import Progress
 from metamirror.core.learner import Learner
 from metamirror.core.tasks import Batch, Task
-from metamirror.experiments.paired_timing import (
-    Program,
-    Ratio,
-    Work,
-    Worker,
-    machine,
-    open_workers,
-    ratio,
-    take_turns,
-)
+from metamirror.experiments import paired_timing as timing
 from metamirror.experiments.statistics import BASELINE
 from metamirror.methods import METHODS, make_learner
 from metamirror.models import Conv4
@@ -127,7 +117,7 @@ def parse_methods(methods: str) -> list[str]:
     return list(dict.fromkeys([BASELINE, *given]))
 
 
-def prepare(method: str, work: Workload, imports: Sequence[str] = ()) -> Work:
+def prepare(method: str, work: Workload, imports: Sequence[str] = ()) -> timing.Work:
     """Return one iteration of meta-training: the meta-gradient, and a step of Adam along it."""
     import_modules(imports)
     tune_allocator()
@@ -183,46 +173,38 @@ def measure_cost(
         model = work.model()
     # Before any process starts, so that a wrong name is said at once.
     extra = {method: extra_parameters(method, model) for method in methods}
-    reference, *others = methods
-    rows: dict[str, dict[str, Any]] = {}
+    programs = [timing.Program(m, partial(prepare, m, work, imports), count) for m in methods]
 
-    def opened(*methods: str) -> AbstractContextManager[list[Worker]]:
-        return open_workers(Program(m, partial(prepare, m, work, imports), count) for m in methods)
+    def row(worker: timing.Worker, against: timing.Ratio) -> dict[str, Any]:
+        return {
+            "method": worker.program.name,
+            "ms_per_iteration": 1000 * statistics.median(worker.seconds),
+            "relative_to_maml": against.median,
+            "ci95": list(against.interval),
+            "peak_mb": worker.peak_mb,
+            "idle_mb": worker.idle_mb,
+            "extra_parameters": extra[worker.program.name],
+        }
 
-    total = rounds * 2 * max(1, len(others))
-    with Progress("cost", total) as progress, opened(reference) as [maml]:
+    total = rounds * 2 * max(1, len(methods) - 1)
+    with Progress("cost", total) as progress, timing.open_workers(programs[:1]) as [maml]:
         turns = itertools.count(1)
 
-        def show(worker: Worker) -> None:
+        def show(worker: timing.Worker) -> None:
             note = f"{worker.program.name} {1000 * worker.seconds[-1]:.0f} ms"
             progress.update(next(turns), note)
 
-        measure = partial(take_turns, rounds=rounds, turn_seconds=TURN_SECONDS, after_turn=show)
-        for method in others:
-            with opened(method) as [worker]:
+        measure = partial(
+            timing.take_turns, rounds=rounds, turn_seconds=TURN_SECONDS, after_turn=show
+        )
+        rows = []
+        for program in programs[1:]:
+            with timing.open_workers([program]) as [worker]:
                 seconds = measure([maml, worker])
-            against = ratio(seconds[method], seconds[reference])
-            rows[method] = _row(worker, against, extra[method])
-        if not others:
+            against = timing.ratio(seconds[program.name], seconds[methods[0]])
+            rows.append(row(worker, against))
+        if not rows:
             measure([maml])
-        first = _row(maml, Ratio(1.0, (1.0, 1.0)), extra[reference])
-    return {
-        **asdict(work),
-        "shape": "x".join(map(str, work.shape)),
-        **machine(count),
-        "model": "conv4",
-        "rounds": rounds,
-        "rows": [first, *rows.values()],
-    }
-
-
-def _row(worker: Worker, against: Ratio, extra: int) -> dict[str, Any]:
-    return {
-        "method": worker.program.name,
-        "ms_per_iteration": 1000 * statistics.median(worker.seconds),
-        "relative_to_maml": against.median,
-        "ci95": list(against.interval),
-        "peak_mb": worker.peak_mb,
-        "idle_mb": worker.idle_mb,
-        "extra_parameters": extra,
-    }
+        rows.insert(0, row(maml, timing.Ratio(1.0, (1.0, 1.0))))
+    described = {**asdict(work), "shape": "x".join(map(str, work.shape)), **timing.machine(count)}
+    return {**described, "model": "conv4", "rounds": rounds, "rows": rows}

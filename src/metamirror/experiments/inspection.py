@@ -10,7 +10,7 @@ from torch import Tensor
 
 from metamirror.core.geometry import Geometry
 from metamirror.core.learner import Adapted, Learner
-from metamirror.core.mirror_map import Identity, MirrorMap
+from metamirror.core.mirror_map import Identity, MirrorMap, inner
 from metamirror.core.tasks import Batch, Params
 from metamirror.data import TaskStream
 from metamirror.linalg.lanczos import lanczos
@@ -30,9 +30,8 @@ class Verdict:
     """Whether a geometry is that of a mirror map, and how that is known."""
 
     is_mirror_map: bool | None  # None where the question has no meaning, or no answer was found
-    proof: (
-        str | None
-    )  # "by construction", "checked at N points", "refuted at ..." or "unknown: ..."
+    # "by construction", "checked at N points", "refuted at ..." or "unknown: ..."
+    proof: str | None
     symmetric: bool | None = None  # the Jacobian equals its transpose
     monotone: bool | None = None  # the map is strictly increasing
     bounds: tuple[float, float] | None = None  # (m, M) with m I <= dg <= M I, proved or measured
@@ -47,18 +46,16 @@ def verdict_on(g: MirrorMap | None, points: list[Params], n: int) -> Verdict:
     if g.is_gradient and (bounds := g.bounds(current=True)) is not None:
         return Verdict(True, "by construction", True, True, bounds)
     if isinstance(g, Diagonal):
-        low, high = (
-            float(end) for end in torch.cat([*map(Tensor.flatten, g.rates.values())]).aminmax()
-        )
+        rates = torch.cat([*map(Tensor.flatten, g.rates.values())])
+        low, high = map(float, rates.aminmax())
         proof = f"refuted at every point: a rate is {low:.3g}, not above zero"
         return Verdict(False, proof, True, False, (low, high))
     found = certify(g, points, n=n, seed=0)
     bounds = (found.smallest, found.largest)
     valid: bool | None = False
     if found.witness is not None:
-        proof = (
-            f"refuted at a pair of points: (z - z')'(g(z) - g(z')) = {found.witness.product:.3g}"
-        )
+        product = f"(z - z')'(g(z) - g(z')) = {found.witness.product:.3g}"
+        proof = f"refuted at a pair of points: {product}"
     elif found.monotone is False:
         proof = f"refuted at a point: the smallest slope is {found.smallest:.3g}, not above zero"
     elif not found.symmetric:
@@ -165,7 +162,7 @@ def loss_smoothness(
     grads = _grad(learner.lower_level(support)(leaves, phi0)[0], leaves, twice=True)
 
     def curvature(v: Params) -> Params:
-        product = torch.stack([(grad * v[name]).sum() for name, grad in grads.items()]).sum()
+        product = inner(grads, v)
         if not product.requires_grad:
             return {name: torch.zeros_like(p) for name, p in leaves.items()}
         return _grad(product, leaves)
@@ -193,8 +190,8 @@ def effective_step_sizes(
         for before, after in pairwise(points):
             grad = learner.lower_level(support).gradient(before, points[0])
             for block, names in blocks.items():
-                moved[block] += _norm([after[name] - before[name] for name in names])
-                seen[block] += _norm([grad[name] for name in names])
+                moved[block] += float(norm({name: after[name] - before[name] for name in names}))
+                seen[block] += float(norm({name: grad[name] for name in names}))
     return {block: moved[block] / seen[block] if seen[block] > 0 else 0.0 for block in blocks}
 
 
@@ -220,10 +217,6 @@ def dependencies(
             with torch.no_grad():
                 moved = torch.func.jvp(lambda point: g(point, prepared), (z,), (signs,))[1]
             for i, own in blocks.items():
-                squares[i][j] += _norm([moved[name] for name in own]) ** 2 / probes
+                squares[i][j] += float(norm({name: moved[name] for name in own})) ** 2 / probes
     sizes = {i: sum(z[name].numel() for name in own) for i, own in blocks.items()}
     return {i: {j: (s / sizes[i]) ** 0.5 for j, s in row.items()} for i, row in squares.items()}
-
-
-def _norm(tensors: list[Tensor]) -> float:
-    return float(torch.stack([t.detach().square().sum() for t in tensors]).sum().sqrt())

@@ -77,12 +77,11 @@ class Worker:
         if turn_seconds > 0:
             self.repeats = max(1, round(turn_seconds / max(self._work(1)[0], 1e-6)))
 
-    def take_turn(self) -> float:
-        """Take one turn, and return its seconds per iteration."""
+    def take_turn(self) -> None:
+        """Take one turn, and note its seconds per iteration."""
         seconds, cpu_seconds = self._work(self.repeats)
         self.seconds.append(seconds)
         self.cpu_seconds.append(cpu_seconds)
-        return seconds
 
     def _work(self, repeats: int) -> tuple[float, float]:
         # If it died, `_answer` says so.
@@ -104,8 +103,7 @@ class Worker:
         if kind == "mistake":
             raise ValueError(f"{name}: {value}")
         if kind == "failure":
-            last_line = value.splitlines()[-1]
-            failed = ProgramError(f"{name} failed: {last_line}")
+            failed = ProgramError(f"{name} failed: {value.splitlines()[-1]}")
             failed.add_note(value)
             raise failed
         return value
@@ -200,13 +198,12 @@ def take_turns(
     for worker in workers:
         if not worker.seconds:
             worker.warm_up(turn_seconds)
-    seconds: dict[str, list[float]] = {worker.program.name: [] for worker in workers}
     for r in range(rounds):
         first = r % len(workers)
         for worker in (*workers[first:], *workers[:first]):
-            seconds[worker.program.name].append(worker.take_turn())
+            worker.take_turn()
             after_turn(worker)
-    return seconds
+    return {worker.program.name: worker.seconds[-rounds:] for worker in workers}
 
 
 @dataclass(frozen=True)

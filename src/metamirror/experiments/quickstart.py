@@ -10,8 +10,7 @@ import torch
 from metamirror.console import Progress
 from metamirror.core.files import write_json
 from metamirror.experiments.comparison.jobs import Job, Record
-from metamirror.experiments.comparison.launchers import Launcher
-from metamirror.experiments.comparison.launchers.local import LocalLauncher
+from metamirror.experiments.comparison.launchers import Launcher, LocalLauncher
 from metamirror.experiments.comparison.plan import jobs_of, make_rows, open_streams
 from metamirror.experiments.comparison.protocol import make_protocol
 from metamirror.experiments.comparison.spec import Spec

@@ -151,7 +151,9 @@ def dot_chart(
             axes.plot(ends, [y] * 3, gid=gid, **_look(dot.style) | {"markevery": [1]})
     if mark is not None:
         axes.axvline(mark, color=GREY, linewidth=1, linestyle=":")
-    axes.set_yticks(range(len(rows)), [_short(name) for name, _ in rows])
+    names = [printable(name) for name, _ in rows]
+    short = [n if len(n) <= MOST_LETTERS else f"{n[: MOST_LETTERS - 1]}…" for n in names]
+    axes.set_yticks(range(len(rows)), short)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     _finish(axes, x_label)
     axes.grid(visible=False, axis="y")
@@ -245,8 +247,3 @@ def _drawable(values: NDArray[np.float64], log: bool) -> NDArray[np.float64]:
     # rounding, such as the step sizes of MAML.
     values = values.clip(1 / LARGEST if log else -LARGEST, LARGEST)
     return values.astype(np.float32).astype(np.float64)
-
-
-def _short(name: str) -> str:
-    name = printable(name)
-    return name if len(name) <= MOST_LETTERS else f"{name[: MOST_LETTERS - 1]}…"

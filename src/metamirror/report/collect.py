@@ -206,8 +206,3 @@ def dicts_in(value: object) -> list[dict[str, Any]]:
 def dict_or_empty(value: object) -> dict[str, Any]:
     """Return a value that should be a dictionary; an empty one if it is not."""
     return value if isinstance(value, dict) else {}
-
-
-def text(value: object) -> str:
-    """Return a value in words; None has none."""
-    return "" if value is None else str(value)

@@ -1,7 +1,7 @@
 """One self-contained HTML page from any folder of runs."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +10,9 @@ from jinja2 import ChainableUndefined, Environment, PackageLoader
 from metamirror._version import __version__
 from metamirror.core.files import write_atomically
 from metamirror.experiments.comparison.search import FOLDER as TRIALS
+from metamirror.report import sections
 from metamirror.report.charts import swatch
 from metamirror.report.collect import Run, collect
-from metamirror.report.sections import documents
-from metamirror.report.sections.runs import configurations, curves, geometry, runs_table
 from metamirror.training.run_folder import CONFIG
 
 PAGE = "report.html"
@@ -40,20 +39,26 @@ def write_report(
     def each(name: str, show: Callable[[dict[str, Any]], Any]) -> list[tuple[str, Any]]:
         return [(where, show(content)) for where, content in found.documents[name].items()]
 
+    def is_trial(run: Run) -> bool:
+        """Return whether a run belongs to a search whose scores are shown."""
+        place = Path(run.name).parent
+        comparison = "" if place.parent == Path() else str(place.parent)
+        return place.name == TRIALS and comparison in found.documents["search"]
+
     # The short runs of a search have served their purpose: the page shows their scores.
-    runs = sorted(found.runs, key=lambda run: _is_trial(run, found.documents["search"]))
-    proper = [run for run in runs if not _is_trial(run, found.documents["search"])]
-    inspected = geometry(proper, inspect_seconds, data_dir)
+    runs = sorted(found.runs, key=is_trial)
+    proper = [run for run in runs if not is_trial(run)]
+    inspected = sections.geometry(proper, inspect_seconds, data_dir)
     # The title of each, its template, and what that shows, with a heading where there is one.
-    sections: list[tuple[str, str, list[tuple[str, Any]]]] = [
-        ("Results", "results", each("table", documents.results)),
-        ("Search for step sizes", "search", each("search", documents.search)),
-        ("Runs", "runs", [("", runs_table(runs))] if runs else []),
-        ("Learning curves", "curves", list(curves(proper))),
-        ("Convergence", "convergence", each("convergence", documents.convergence)),
-        ("Cost of a meta-iteration", "cost", each("cost", documents.cost)),
+    parts: list[tuple[str, str, list[tuple[str, Any]]]] = [
+        ("Results", "results", each("table", sections.results)),
+        ("Search for step sizes", "search", each("search", sections.search)),
+        ("Runs", "runs", [("", sections.runs_table(runs))] if runs else []),
+        ("Learning curves", "curves", list(sections.curves(proper))),
+        ("Convergence", "convergence", each("convergence", sections.convergence)),
+        ("Cost of a meta-iteration", "cost", each("cost", sections.cost)),
         ("Learned geometry", "geometry", [("", inspected)] if inspected else []),
-        ("Configurations", "configurations", [("", configurations(runs))] if runs else []),
+        ("Configurations", "configurations", [("", sections.configurations(runs))] if runs else []),
     ]
     environment = Environment(
         loader=PackageLoader("metamirror.report"),
@@ -63,21 +68,14 @@ def write_report(
         # A file beside the runs may lack any of its fields.
         undefined=ChainableUndefined,
     )
-    environment.filters["figure"] = documents.figure
-    environment.globals |= {"swatch": swatch, "estimate_in_words": documents.estimate_in_words}
+    environment.filters["figure"] = sections.figure
+    environment.globals |= {"swatch": swatch, "estimate_in_words": sections.estimate_in_words}
     page = environment.get_template("page.html.j2").render(
         name=folder.resolve().name,
         version=__version__,
-        sections=[section for section in sections if section[2]],
+        sections=[part for part in parts if part[2]],
         problems=found.problems,
     )
     path = folder / PAGE
     write_atomically(path, UNPRINTABLE.sub("\ufffd", page).encode())
     return path
-
-
-def _is_trial(run: Run, searches: Mapping[str, Any]) -> bool:
-    """Return whether a run belongs to a search whose scores are shown."""
-    folder = Path(run.name).parent
-    comparison = "" if folder.parent == Path() else str(folder.parent)
-    return folder.name == TRIALS and comparison in searches

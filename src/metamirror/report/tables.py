@@ -4,16 +4,17 @@ import csv
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table as Screen
+from rich.text import Text
 
 from metamirror.core.files import write_atomically
 from metamirror.experiments.comparison.table import DIGITS, MISSING, Row, plus_minus
-from metamirror.report.collect import dict_or_empty, dicts_in, number, text
+from metamirror.report.collect import dict_or_empty, dicts_in, number
 
 UNITS = {"accuracy": "accuracy, %", "mse": "MSE"}
 SOME_FAILED = "†"
@@ -71,7 +72,7 @@ def read_rows(table: Mapping[str, Any], longest: int | None = None) -> list[Row]
 
 def _read_row(found: dict[str, Any], measure: str, longest: int | None) -> Row:
     gap = dict_or_empty(found.get("difference_to_maml"))
-    words: dict[str, Any] = {name: text(found.get(name))[:longest] for name in WORDS}
+    words: dict[str, Any] = {name: str(found.get(name) or "")[:longest] for name in WORDS}
     figures: dict[str, Any] = {name: number(found.get(name)) for name in FIGURES}
     return Row(
         **words | {"title": words["title"] or words["method"]},
@@ -93,9 +94,10 @@ def lay_out(protocol: str, rows: Sequence[Row]) -> Layout:
     columns = {"method": "", "lower-level optimiser": "broad", "loss geometry": "broad"}
     # With one number of shots, the line above the table has it.
     prefixes = {count: f"{count}-shot " if len(shots) > 1 else "" for count in shots}
-    by_shots = {UNITS[measure]: _result, "in the paper": _published, "less MAML, paired": _paired}
-    if not any(row.published for row in rows):
-        del by_shots["in the paper"]
+    by_shots: dict[str, Callable[[Row], Cell]] = {UNITS[measure]: _result}
+    if any(row.published for row in rows):
+        by_shots["in the paper"] = lambda row: Cell(row.published or MISSING)
+    by_shots["less MAML, paired"] = _paired
     columns |= {f"{prefixes[n]}{title}": "number" for n in shots for title in by_shots}
     columns["extra parameters"] = "number"
     columns |= {f"{prefixes[n]}time / MAML": "number" for n in shots}
@@ -126,10 +128,6 @@ def lay_out(protocol: str, rows: Sequence[Row]) -> Layout:
 
 def _figure(value: float | None, spec: str) -> Cell:
     return Cell(MISSING if value is None else format(value, spec))
-
-
-def _published(row: Row) -> Cell:
-    return Cell(row.published or MISSING)
 
 
 def _result(row: Row) -> Cell:
@@ -268,16 +266,12 @@ def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
 def _on_screen(table: Table, width: int) -> Screen:
     """Return a table for a terminal; a narrow one does without its broad columns."""
     wide = width >= ROOM * len(table.columns)
-    shown = [i for i, kind in enumerate(table.columns.values()) if wide or kind != "broad"]
+    shown = [wide or kind != "broad" for kind in table.columns.values()]
     screen = Screen()
-    for i, (title, kind) in enumerate(table.columns.items()):
-        if i in shown:
-            screen.add_column(
-                title, justify="right" if kind == "number" else "left", overflow="fold"
-            )
+    for title, kind in compress(table.columns.items(), shown):
+        screen.add_column(title, justify="right" if kind == "number" else "left", overflow="fold")
     for row in table.rows:
-        texts = [(escape(row[i].text), row[i].bold) for i in shown]
-        screen.add_row(*(f"[bold]{text}[/bold]" if bold else text for text, bold in texts))
+        screen.add_row(*(Text(c.text, "bold" if c.bold else "") for c in compress(row, shown)))
     return screen
 
 

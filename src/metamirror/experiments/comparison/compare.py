@@ -6,17 +6,10 @@ from typing import Any
 
 from metamirror.console import say, warn
 from metamirror.core.files import write_json
-from metamirror.experiments.comparison import plan
+from metamirror.experiments.comparison import plan, search
 from metamirror.experiments.comparison.jobs import Job, Record, failed, read_record, write_record
 from metamirror.experiments.comparison.launchers import Launcher
 from metamirror.experiments.comparison.protocol import make_protocol
-from metamirror.experiments.comparison.search import (
-    Search,
-    at_the_edge,
-    choose,
-    chosen_rates,
-    searched_rows,
-)
 from metamirror.experiments.comparison.spec import Spec
 from metamirror.experiments.comparison.status_board import StatusBoard
 from metamirror.experiments.comparison.table import Row, make_table
@@ -53,7 +46,7 @@ def compare(
         found = None
         if spec.search is not None:
             found = _search(spec.search, rows, launcher, spec.out)
-            rows = plan.make_rows(spec, stream, chosen_rates(found))
+            rows = plan.make_rows(spec, stream, search.chosen_rates(found))
         jobs = plan.jobs_of(rows)
         plan.refuse_other_settings(jobs)
         protocol = make_protocol(spec, rows, streams, found)
@@ -68,15 +61,22 @@ def compare(
 
         try:
             runs = [job for job in jobs if job.work == "run"]
-            lost = _without_step_size(rows, found)
-            _fail(records, lost, lambda _: "every step size of the search failed: see search.json")
-            _do("compare", [job for job in runs if job not in lost], launcher, records)
+            chosen = search.chosen_rates(found)
+            lost = [r for r in search.searched_rows(rows) if (r.method, r.shots) not in chosen]
+            hopeless = plan.jobs_of(lost if found is not None else [])
+            for job in hopeless:
+                reason = "every step size of the search failed: see search.json"
+                records[job.name] = write_record(job, failed(reason))
+            _do("compare", [job for job in runs if job not in hopeless], launcher, records)
             # The features of a start that was not learned cannot be evaluated.
             unready = {job.folder for job in runs if not records[job.name].done}
             controls = [job for job in jobs if job.work != "run"]
-            lost = [job for job in controls if job.folder in unready]
-            _fail(records, lost, lambda job: f"the run in {job.folder} has failed")
-            _do("controls", [job for job in controls if job not in lost], launcher, records)
+            for job in controls:
+                if job.folder in unready:
+                    reason = f"the run in {job.folder} has failed"
+                    records[job.name] = write_record(job, failed(reason))
+            controls = [job for job in controls if job.folder not in unready]
+            _do("controls", controls, launcher, records)
         except InterruptedRun:
             finish()
             say(f"what is finished is in {spec.out / 'table.json'}; the same command goes on")
@@ -91,12 +91,6 @@ def _read(jobs: Sequence[Job]) -> Records:
     return {job.name: record for job in jobs if (record := read_record(job)) is not None}
 
 
-def _fail(records: Records, jobs: Sequence[Job], reason: Callable[[Job], str]) -> None:
-    """Record jobs as failed that are not started."""
-    for job in jobs:
-        records[job.name] = write_record(job, failed(reason(job)))
-
-
 def _do(title: str, jobs: Sequence[Job], launcher: Launcher, records: Records) -> None:
     """Run the jobs that are not done yet, and keep their records."""
     for job in jobs:
@@ -108,9 +102,11 @@ def _do(title: str, jobs: Sequence[Job], launcher: Launcher, records: Records) -
             launcher.run(left, board)
 
 
-def _search(search: Search, rows: Sequence[Row], launcher: Launcher, out: Path) -> dict[str, Any]:
+def _search(
+    given: search.Search, rows: Sequence[Row], launcher: Launcher, out: Path
+) -> dict[str, Any]:
     """Try every step size for every row, and write search.json."""
-    tried = [(row, search.jobs(row)) for row in searched_rows(rows)]
+    tried = [(row, given.jobs(row)) for row in search.searched_rows(rows)]
     records = _read([job for _, jobs in tried for _, job in jobs])
     # Once a row is trained with a choice, a trial that failed is not tried again: it might win.
     left = [
@@ -120,18 +116,8 @@ def _search(search: Search, rows: Sequence[Row], launcher: Launcher, out: Path) 
         if job.name not in records or not (out / str(row.jobs[0].folder)).exists()
     ]
     _do("search", left, launcher, records)
-    found = choose(search, tried, records)
+    found = search.choose(given, tried, records)
     write_json(out / "search.json", found)
-    if edges := at_the_edge(found):
+    if edges := search.at_the_edge(found):
         warn(f"the best step size is the smallest or largest tried of {', '.join(edges)}")
     return found
-
-
-def _without_step_size(rows: Sequence[Row], found: dict[str, Any] | None) -> list[Job]:
-    """Return the runs of rows for which the whole search failed."""
-    if found is None:
-        return []
-    chosen = chosen_rates(found)
-    return plan.jobs_of(
-        [row for row in searched_rows(rows) if (row.method, row.shots) not in chosen]
-    )

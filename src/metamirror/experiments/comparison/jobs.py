@@ -78,20 +78,17 @@ def read_record(job: Job) -> Record | None:
     """Return the record of this very job; None if it has not run, or if what it left is damaged."""
     try:
         values = read_json(job.file("json"))
-        same = _with_defaults(values.pop("job")) == _with_defaults(job.identity)
+        # Settings that are newer than the record are filled in.
+        usual = json.loads(to_json(asdict(RunConfig(method=""))))
+        then, now = (
+            {**own, "config": usual | own["config"]} for own in (values.pop("job"), job.identity)
+        )
         record = Record(**values)
         kinds = ((record.found, dict), (record.tasks_file, str), (record.reason, str))
-        if not same or any(not isinstance(v, kind) for v, kind in kinds if v is not None):
-            return None
-        if record.tasks_file and len(read_tasks(Path(job.out, record.tasks_file))) != job.tasks:
-            return None
+        fits = then == now and all(v is None or isinstance(v, kind) for v, kind in kinds)
+        if fits and record.tasks_file:
+            fits = len(read_tasks(Path(job.out, record.tasks_file))) == job.tasks
+        return record if fits else None
     except (TypeError, ValueError, KeyError, AttributeError, OSError):
         # What cannot be read is done again, and stops nothing else.
         return None
-    return record
-
-
-def _with_defaults(job: dict[str, Any]) -> dict[str, Any]:
-    """Fill in settings that are newer than the record."""
-    usual = json.loads(to_json(asdict(RunConfig(method=""))))
-    return {**job, "config": {**usual, **job["config"]}}

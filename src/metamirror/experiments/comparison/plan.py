@@ -74,12 +74,11 @@ def recipe(method: Method, iterations: int) -> dict[str, Any]:
 
 def open_streams(spec: Spec) -> dict[tuple[str, int], TaskStream]:
     """Return the tasks of every split, so that what is missing is named before training."""
+    configs = {n: replace(spec.base, shots=n) for n in spec.shots}
     return {
-        (split, n): build_stream(
-            replace(spec.base, shots=n), split, batch=1, data_dir=spec.data_dir
-        )
+        (split, n): build_stream(config, split, batch=1, data_dir=spec.data_dir)
         for split in SPLITS
-        for n in spec.shots
+        for n, config in configs.items()
     }
 
 
@@ -114,19 +113,13 @@ def make_rows(
             own |= {} if extra else {"geometry_lr": None}
             config = replace(base, method=row.spec, shots=shots, **own)
             config.check()
-            published = METHODS[row.method].published if row.method in METHODS else {}
-            here.append(
-                replace(
-                    row,
-                    shots=shots,
-                    jobs={
-                        seed: run_job(spec, row.runs, replace(config, seed=seed))
-                        for seed in range(base.seed, base.seed + seeds[row.runs])
-                    },
-                    published=published.get(shots) if in_the_paper else None,
-                    extra_parameters=extra,
-                )
-            )
+            jobs: dict[int | None, Job] = {}
+            for seed in range(base.seed, base.seed + seeds[row.runs]):
+                jobs[seed] = run_job(spec, row.runs, replace(config, seed=seed))
+            known = METHODS[row.method].published if row.method in METHODS else {}
+            published = known.get(shots) if in_the_paper else None
+            row = replace(row, shots=shots, jobs=jobs, published=published, extra_parameters=extra)
+            here.append(row)
         if spec.controls and isinstance(stream, ImageTasks):
             here += _nearest_mean_rows(spec, shots, here)
         rows += here
@@ -150,16 +143,12 @@ def _nearest_mean_rows(spec: Spec, shots: int, rows: Sequence[Row]) -> list[Row]
     control = partial(Row, geometry="none", kind="control", shots=shots)
     found = []
     for base in (row for row in rows if row.method == BASELINE):
-        name, title = (
-            "nearest-mean-features",
-            f"Nearest class mean, features of {base.title}'s start",
-        )
-        jobs = {
-            seed: replace(
-                job, name=f"{name}-{shots}shot-seed{seed}", work="nearest mean of features"
-            )
-            for seed, job in base.jobs.items()
-        }
+        name = "nearest-mean-features"
+        title = f"Nearest class mean, features of {base.title}'s start"
+        jobs = {}
+        for seed, job in base.jobs.items():
+            own = f"{name}-{shots}shot-seed{seed}"
+            jobs[seed] = replace(job, name=own, work="nearest mean of features")
         found = [control(name, title, "no adaptation", jobs=jobs, extra_parameters=0)]
     # What decides the test tasks, and nothing else: other settings make no other job of it.
     shown = replace(spec.base, method=BASELINE, shots=shots)

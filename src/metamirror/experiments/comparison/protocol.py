@@ -24,15 +24,9 @@ def make_protocol(
     """Return the fields of table.json's `protocol`; `line` says them to people."""
     base = spec.base
     any_stream = streams["test", spec.shots[0]]
-    trained = {
-        row.method: row for row in rows if all(job.work == "run" for job in row.jobs.values())
-    }
-    first = {
-        job.name: job.config
-        for row in rows
-        for seed, job in row.jobs.items()
-        if seed == base.seed and job.work == "run"
-    }
+    own = [row for row in rows if all(job.work == "run" for job in row.jobs.values())]
+    trained = {row.method: row for row in own}
+    first = {row.jobs[base.seed].name: row.jobs[base.seed].config for row in own}
     fields: dict[str, Any] = {k: v for k, v in asdict(base).items() if k not in OF_A_ROW}
     fields["ways"] = base.ways if isinstance(any_stream, ImageTasks) else None
     fields["network"] = network_of(base, any_stream).config
@@ -50,14 +44,11 @@ def make_protocol(
         fields["geometry_lr"] = {name: config["geometry_lr"] for name, config in first.items()}
     fields["search"] = None if search is None else {k: v for k, v in search.items() if k != "rows"}
     fields["recipes"] = spec.recipes
-    fields["own_recipes"] = {
-        label: dict(row.recipe) for label, row in trained.items() if row.recipe
-    }
+    fields["own_recipes"] = {name: dict(row.recipe) for name, row in trained.items() if row.recipe}
     fields["test_tasks"] = spec.test_tasks
     fields["weights"] = "best on validation tasks" if base.validate_every else "last"
-    fields["interval"] = (
-        "95 %; one seed: over tasks; several: over tasks and seeds, crossed, Student's t"
-    )
+    interval = "95 %; one seed: over tasks; several: over tasks and seeds, crossed, Student's t"
+    fields["interval"] = interval
     fields["line"] = line(fields, spec, [] if search is None else search["rows"])
     return fields
 
@@ -106,45 +97,38 @@ def _step_sizes(fields: Mapping[str, Any], spec: Spec, found: Sequence[Mapping[s
         "{" + ", ".join(f"{rate:g}" for rate in search[key]) + "}"
         for key in ("candidates", "geometry")
     )
-    return (
-        f"inner step size for each row from {inner}"
-        + (f" and outer rate beside the start from {beside}," if search["geometry"] else "")
-        + f" by {search['tasks']} validation tasks after {search['iterations']:,} iterations"
-        + _chosen(found, len(fields["shots"]) > 1)
-    )
-
-
-def _chosen(found: Sequence[Mapping[str, Any]], several: bool) -> str:
-    """Return what most rows have, and the others by name."""
+    words = f"inner step size for each row from {inner}"
+    if search["geometry"]:
+        words += f" and outer rate beside the start from {beside},"
+    words += f" by {search['tasks']} validation tasks after {search['iterations']:,} iterations"
     known = [
         (row, " and ".join(f"{rate:g}" for rate in rates if rate is not None))
         for row in found
         if (rates := (row["lr"], row.get("geometry_lr")))[0] is not None
     ]
     if not known:
-        return ""
-    (common, _), *_ = Counter(rates for _, rates in known).most_common(1)
+        return words
+    # What most rows have, and the others by name.
+    [(common, _)] = Counter(rates for _, rates in known).most_common(1)
+    several = len(fields["shots"]) > 1
     apart = [
         " ".join([row["label"], *([f"{row['shots']}-shot"] if several else []), rates])
         for row, rates in known
         if rates != common
     ]
-    return f" ({', '.join([common, *apart])})"
+    return f"{words} ({', '.join([common, *apart])})"
 
 
 def _outer(base: RunConfig) -> str:
-    words = f"{'Adam' if base.optimizer == 'adam' else 'SGD'}, outer rate {base.outer_lr:g}"
-    if base.geometry_lr is not None:
-        words += f" ({base.geometry_lr:g} beside the start)"
-    if base.optimizer == "sgd" and base.momentum:
-        words += f", Nesterov {base.momentum:g}"
-    if base.weight_decay:
-        words += f", weight decay {base.weight_decay:g}"
-    if base.schedule == "step":
-        words += f", times {base.decay_factor:g} every {base.decay_every:,}"
-    if base.schedule == "cosine":
-        words += ", cosine"
-    for name in ("clip_norm", "clip_value"):
-        if (limit := getattr(base, name)) is not None:
-            words += f", {name} {limit:g}"
-    return words
+    beside = "" if base.geometry_lr is None else f" ({base.geometry_lr:g} beside the start)"
+    words = [
+        "Adam" if base.optimizer == "adam" else "SGD",
+        f"outer rate {base.outer_lr:g}{beside}",
+        base.optimizer == "sgd" and base.momentum and f"Nesterov {base.momentum:g}",
+        base.weight_decay and f"weight decay {base.weight_decay:g}",
+        base.schedule == "step" and f"times {base.decay_factor:g} every {base.decay_every:,}",
+        base.schedule == "cosine" and "cosine",
+        base.clip_norm is not None and f"clip_norm {base.clip_norm:g}",
+        base.clip_value is not None and f"clip_value {base.clip_value:g}",
+    ]
+    return ", ".join(str(word) for word in words if word)

@@ -10,8 +10,6 @@ from metamirror.experiments.comparison.table import Row
 from metamirror.training.config import parse_config
 
 FOLDER = "search"
-
-
 RATES = ("lr", "geometry_lr")
 """The settings of a run that a search chooses: the inner step size, the geometry's outer rate."""
 Rates = Mapping[str, float]

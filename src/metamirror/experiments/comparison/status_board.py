@@ -26,17 +26,17 @@ class StatusBoard:
 
     def __init__(self, title: str, jobs: Sequence[Job], records: dict[str, Record]):
         self.title, self.records = title, records
-        known = {job.name: records[job.name] for job in jobs if job.name in records}
-        self.states = {job.name: outcome(known.get(job.name)) for job in jobs}
+        self.states = {job.name: outcome(records.get(job.name)) for job in jobs}
         self.running: dict[str, tuple[Job, float]] = {}
         self.durations: list[float] = []
-        self.left = len(jobs) - len(known)
+        self.left = sum(job.name not in records for job in jobs)
         self.last = time.monotonic()
-        self.live = (
-            Live(console=Console(stderr=True), auto_refresh=False) if sys.stderr.isatty() else None
-        )
-        if self.live is None and self.left:
-            before = f", {len(known)} are finished already" if known else ""
+        self.live: Live | None = None
+        if sys.stderr.isatty():
+            self.live = Live(console=Console(stderr=True), auto_refresh=False)
+        elif self.left:
+            done = len(jobs) - self.left
+            before = f", {done} are finished already" if done else ""
             say(f"{title}: {self.left} of {len(jobs)} to do{before}")
 
     def __enter__(self) -> "StatusBoard":
@@ -54,8 +54,7 @@ class StatusBoard:
         self.left -= 1
         if self.live is None:
             say(f"{job.name}: {outcome(record)} ({self._remaining()})")
-        else:
-            self._draw()
+        self._draw()
 
     def tick(self) -> None:
         now = time.monotonic()
@@ -79,16 +78,16 @@ class StatusBoard:
     def _draw(self) -> None:
         if self.live is None:
             return
+
         # What runs comes first and what waits last: a terminal may be too low for all.
-        order = {
-            name: (name not in self.running, not state, not state.startswith("failed"))
-            for name, state in self.states.items()
-        }
+        def order(line: tuple[str, str]) -> tuple[bool, ...]:
+            name, state = line
+            return name not in self.running, not state, not state.startswith("failed")
+
         table = Table("run", "state", title=f"{self.title}: {self._remaining()}")
-        for name in sorted(order, key=lambda name: order[name]):
+        for name, state in sorted(self.states.items(), key=order):
             # What a process says may hold brackets, which rich would take for its own.
-            state = escape(self.states[name])
-            table.add_row(name, state or "waiting", style=None if state else "dim")
+            table.add_row(name, escape(state) or "waiting", style=None if state else "dim")
         self.live.update(table, refresh=True)
 
     def __exit__(self, *error: object) -> None:
@@ -104,8 +103,7 @@ def outcome(record: Record | None) -> str:
         return f"failed: {record.reason}"
     for measure in DIGITS:
         if measure in record.found:
-            value, half = record.found[measure], record.found["ci95"]
-            return f"{measure} {plus_minus(measure, value, half)}"
+            return f"{measure} {plus_minus(measure, record.found[measure], record.found['ci95'])}"
     return "done"
 
 

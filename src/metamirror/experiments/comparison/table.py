@@ -13,7 +13,6 @@ from metamirror.experiments.statistics import BASELINE, Figures, estimate
 from metamirror.training.evaluate import read_tasks
 from metamirror.training.metrics_log import seconds_per_iteration
 
-Kind = Literal["method", "control"]
 BySeed = Mapping[int | None, Figures]
 DIGITS = {"accuracy": 2, "mse": 4}
 MISSING = "–"
@@ -27,7 +26,7 @@ class Row:
     title: str  # what people call it
     optimizer: str  # of the lower level
     geometry: str  # of the loss
-    kind: Kind
+    kind: Literal["method", "control"]
     shots: int  # examples a class
     measure: str = "accuracy"  # what `value` is: "accuracy" in percent, or "mse"
     value: float | None = None  # the mean over test tasks and seeds
@@ -50,10 +49,8 @@ class Row:
 
     def to_json(self) -> dict[str, Any]:
         """Return the row as table.json has it: values under the name of the measure."""
-        names = [f.name for f in fields(self)]
-        names = [
-            name for name in names if name not in ("measure", "jobs", "spec", "runs", "recipe")
-        ]
+        hidden = ("measure", "jobs", "spec", "runs", "recipe")
+        names = [f.name for f in fields(self) if f.name not in hidden]
         return {self.measure if name == "value" else name: getattr(self, name) for name in names}
 
 
@@ -103,11 +100,10 @@ def _figures(row: Row, records: Mapping[str, Record], measure: str) -> dict[int 
 
 def _filled(row: Row, own: BySeed, base: BySeed, records: Mapping[str, Record]) -> Row:
     whole = estimate(np.stack(list(own.values()))) if own else None
-    each = {seed: estimate(values[None]) for seed, values in own.items()}
-    seeds = [
-        {"seed": seed, row.measure: e.mean, "ci95": e.half, "run": row.jobs[seed].folder}
-        for seed, e in each.items()
-    ]
+    seeds = []
+    for seed, values in own.items():
+        one, run = estimate(values[None]), row.jobs[seed].folder
+        seeds.append({"seed": seed, row.measure: one.mean, "ci95": one.half, "run": run})
     times = [
         seconds
         for job in row.jobs.values()
@@ -132,11 +128,8 @@ def difference(own: BySeed, base: BySeed) -> dict[str, Any] | None:
     Task by task, and seed by seed: runs of one seed share their start and their training tasks.
     What was not trained has no seed, and is paired with every run of the baseline.
     """
-    pairs = [
-        (own[None] if None in own else own[seed]) - values
-        for seed, values in base.items()
-        if None in own or seed in own
-    ]
+    wanted = {seed: None if None in own else seed for seed in base}
+    pairs = [own[wanted[s]] - values for s, values in base.items() if wanted[s] in own]
     if not pairs:
         return None
     found = estimate(np.stack(pairs))
@@ -146,12 +139,13 @@ def difference(own: BySeed, base: BySeed) -> dict[str, Any] | None:
 def _status(row: Row, records: Mapping[str, Record]) -> tuple[str, str | None]:
     """Return "done" if every seed is; a row that lost a seed says so, whatever its figures."""
     known = {s: records[job.name] for s, job in row.jobs.items() if job.name in records}
-    failed = {seed: record.reason for seed, record in known.items() if not record.done}
+    failed = [
+        str(record.reason) if seed is None else f"seed {seed}: {record.reason}"
+        for seed, record in known.items()
+        if not record.done
+    ]
     if failed:
-        return "failed", "; ".join(
-            str(reason) if seed is None else f"seed {seed}: {reason}"
-            for seed, reason in failed.items()
-        )
+        return "failed", "; ".join(failed)
     if missing := len(row.jobs) - len(known):
         return "missing", f"{missing} of {len(row.jobs)} not done"
     return "done", None
@@ -164,13 +158,9 @@ def with_bold(rows: Sequence[Row]) -> list[Row]:
         assert row.value is not None
         return row.value if row.measure == "accuracy" else -row.value
 
-    marked = []
-    for row in rows:
-        # An interval that is not finite decides nothing.
-        rivals = [
-            r for r in rows if r.shots == row.shots and r.status == "done" and r.ci95 == r.ci95
-        ]
-        best = max(rivals, key=worth, default=None)
-        among = best is not None and row in rivals and worth(row) >= worth(best) - (best.ci95 or 0)
-        marked.append(replace(row, bold=among))
-    return marked
+    # An interval that is not finite decides nothing.
+    able = [row for row in rows if row.status == "done" and row.ci95 == row.ci95]
+    limits: dict[int, float] = {}
+    for best in sorted(able, key=worth, reverse=True):
+        limits.setdefault(best.shots, worth(best) - (best.ci95 or 0))
+    return [replace(row, bold=row in able and worth(row) >= limits[row.shots]) for row in rows]

@@ -36,23 +36,18 @@ def do(job: Job) -> Record:
     """Do a job. Whatever was done of it before is not done again."""
     # First, since a method, a model or a data set may be the user's own.
     import_modules(job.config.get("imports") or ())
-    data_dir = None if job.data_dir is None else Path(job.data_dir)
-    return (_train_and_evaluate if job.work == "run" else _evaluate_control)(job, data_dir)
+    data = None if job.data_dir is None else Path(job.data_dir)
+    return (_train_and_evaluate if job.work == "run" else _evaluate_control)(job, data)
 
 
-def _train_and_evaluate(job: Job, data_dir: Path | None) -> Record:
+def _train_and_evaluate(job: Job, data: Path | None) -> Record:
     run, config = Path(job.out, str(job.folder)), parse_config(job.config, job.name)
-    train(config, run, resume=True, device=job.device, data_dir=data_dir, processes=None)
+    train(config, run, resume=True, device=job.device, data_dir=data, processes=None)
     if not job.tasks:
         return Record(found={})
     # A table shows the last step alone; `convergence` shows the others.
     found = evaluate.evaluate_run(
-        run,
-        split=job.split,
-        tasks=job.tasks,
-        every_step=False,
-        device=job.device,
-        data_dir=data_dir,
+        run, split=job.split, tasks=job.tasks, every_step=False, device=job.device, data_dir=data
     )
     file = f"{job.folder}/{evaluate.FOLDER}/{evaluate.evaluation_name(found)}.jsonl"
     # What is said to be finished must be there: a full disk lets an evaluation go unwritten.
@@ -72,15 +67,14 @@ def no_answer(results: list[evaluate.TaskResult]) -> bool:
     return not any(math.isfinite(result.loss) for result in results)
 
 
-def _evaluate_control(job: Job, data_dir: Path | None) -> Record:
+def _evaluate_control(job: Job, data: Path | None) -> Record:
     config = parse_config(job.config, job.name)
-    stream = build_stream(config, job.split, batch=1, data_dir=data_dir)
-    represent: nearest_mean.Represent = nearest_mean.pixels
-    if job.folder is not None:
-        learner = learner_file.load(Path(job.out, job.folder))
+    stream = build_stream(config, job.split, batch=1, data_dir=data)
+    learner = None if job.folder is None else learner_file.load(Path(job.out, job.folder))
+    if learner is not None:
         use_precision(learner, config)
-        represent = nearest_mean.features_of(learner.to(choose_device(job.device)))
-    results = nearest_mean.evaluate(stream, job.tasks, represent)
+        learner = learner.to(choose_device(job.device))
+    results = nearest_mean.evaluate(stream, job.tasks, learner)
     file = f"{CONTROLS}/{job.name}.jsonl"
     Path(job.out, CONTROLS).mkdir(exist_ok=True)
     evaluate.write_tasks(Path(job.out, file), results)
@@ -105,24 +99,20 @@ def main(files: Sequence[str]) -> int:
             os.dup2(log.fileno(), sys.stderr.fileno())
         try:
             record = do(job)
-        except ValueError as error:
-            # A run that cannot go on, such as one that diverges.
-            record = failed(_below(job.out, error))
         except KeyboardInterrupt as stop:
             return getattr(stop, "code", 130)
         except Exception as error:
-            # Out of memory, for example: this process may not recover from it.
-            traceback.print_exc()
-            write_record(job, failed(f"{type(error).__name__}: {_below(job.out, error)}"))
-            return 1
+            # With paths below the comparison: tables are read elsewhere too.
+            reason = str(error).replace(f"{job.out}{os.sep}", "")
+            record = failed(reason)
+            if not isinstance(error, ValueError):
+                # Not a run that diverges but want of memory, say: this process may not recover.
+                traceback.print_exc()
+                write_record(job, failed(f"{type(error).__name__}: {reason}"))
+                return 1
         write_record(job, record)
         print(job.name, file=answers, flush=True)
     return 0 if record.done else 1
-
-
-def _below(out: str, error: Exception) -> str:
-    """Return an error's message with paths below the comparison: tables are read elsewhere too."""
-    return str(error).replace(f"{out}{os.sep}", "")
 
 
 def _lines(file: TextIO) -> Iterator[str]:

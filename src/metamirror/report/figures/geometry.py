@@ -63,8 +63,7 @@ def plot_geometry(found: dict[str, Any], path: Path) -> None:
     figure = Figure(figsize=(10 if depends else 6, 1.6 + 0.45 * len(steps)), layout="constrained")
     axes = figure.subplots(1, 2 if depends else 1, squeeze=False)[0]
     figure.suptitle(f"{found['method']}: {verdict_in_words(found)}", fontsize=11)
-    names = list(steps)
-    axes[0].barh(names, [steps[name] for name in names], color=BLUE)
+    axes[0].barh(list(steps), list(steps.values()), color=BLUE)
     axes[0].axvline(found["lr"], color=GREY, linestyle="--", linewidth=1)
     axes[0].annotate(
         "step size α",

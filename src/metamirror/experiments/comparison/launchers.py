@@ -1,4 +1,4 @@
-"""Worker processes on this machine, each with its share of the cores."""
+"""Where the jobs of a comparison run: on this machine, or wherever a launcher sends them."""
 
 import contextlib
 import os
@@ -8,13 +8,13 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
+from typing import Protocol
 
 import torch
 
 from metamirror.console import say
 from metamirror.experiments.comparison import worker
-from metamirror.experiments.comparison.jobs import Job, failed, read_record, write_record
-from metamirror.experiments.comparison.launchers import Board
+from metamirror.experiments.comparison.jobs import Job, Record, failed, read_record, write_record
 from metamirror.parallel.task_pool import exit_reason
 from metamirror.training.interrupts import InterruptedRun, Interrupts
 
@@ -24,7 +24,30 @@ SECONDS_TO_SAVE = 60
 Process = subprocess.Popen[str]
 
 
-class LocalLauncher:
+class Board(Protocol):
+    """Something that shows how the jobs go."""
+
+    def started(self, job: Job) -> None:
+        """Take note that a job has begun."""
+
+    def ended(self, job: Job, record: Record) -> None:
+        """Take note that a job is done, or has failed."""
+
+    def tick(self) -> None:
+        """Take note that some time has passed."""
+
+
+class Launcher(Protocol):
+    """Something that runs jobs. A job that fails stops no other."""
+
+    def run(self, jobs: Sequence[Job], board: Board) -> None:
+        """Run jobs until each has left its record; raise `InterruptedRun` if asked to stop.
+
+        A job's worker writes its record. The launcher writes it for a worker that died.
+        """
+
+
+class LocalLauncher(contextlib.ExitStack):
     """Runs jobs in worker processes. A job that fails costs its own process and no other's.
 
     A process takes one job after the other: importing torch takes longer than a short job. Closing
@@ -35,17 +58,12 @@ class LocalLauncher:
     """
 
     def __init__(self, processes: int):
+        super().__init__()
         if processes < 1:
             raise ValueError(f"jobs is {processes}; it must be at least 1")
         self.processes = processes
         self.threads = max(1, torch.get_num_threads() // processes)
         self._processes: list[Process] = []
-
-    def __enter__(self) -> "LocalLauncher":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def run(self, jobs: Sequence[Job], board: Board) -> None:
         waiting = deque(jobs)
@@ -83,14 +101,10 @@ class LocalLauncher:
         for process in self._processes:
             if process not in busy and process.poll() is None:
                 return process
-        self._processes.append(_start(self.threads))
-        return self._processes[-1]
-
-    def close(self) -> None:
-        """End all processes."""
-        for process in self._processes:
-            _end(process)
-        self._processes = []
+        process = _start(self.threads)
+        self._processes.append(process)
+        self.callback(_end, process)
+        return process
 
 
 def _start(threads: int) -> Process:

@@ -1,4 +1,4 @@
-"""Every run: its state, its learning curves, the geometry that it learned, its configuration."""
+"""The sections of the report page: files beside the runs, and the runs themselves."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -6,13 +6,22 @@ from pathlib import Path
 from typing import Any
 
 from metamirror.console import Progress
+from metamirror.experiments.comparison.table import DIGITS, Row, plus_minus
 from metamirror.experiments.inspection import inspect_run
-from metamirror.report.charts import Dot, Series, dot_chart, line_chart, thinned
-from metamirror.report.collect import Run, groups_of, in_short, number
+from metamirror.report.charts import Chart, Dot, Series, dot_chart, line_chart, thinned
+from metamirror.report.collect import (
+    MOST_WORDS,
+    Run,
+    dict_or_empty,
+    dicts_in,
+    groups_of,
+    in_short,
+    number,
+)
+from metamirror.report.figures.convergence import LINEAR, TITLES, X_LABEL, series_of
 from metamirror.report.figures.geometry import describe_geometry, verdict_in_words
-from metamirror.report.sections.documents import estimate_in_words
-from metamirror.report.styles import Style, styles_of
-from metamirror.report.tables import Cell, Table
+from metamirror.report.styles import Style, style_of, styles_of
+from metamirror.report.tables import Cell, Table, lay_out, read_rows
 
 CURVES = {
     "loss": "meta-loss in training",
@@ -28,6 +37,103 @@ MOST_CHANGED = 12
 """How many of a run's settings its heading shows at most."""
 
 
+def results(found: dict[str, Any]) -> dict[str, Any]:
+    """Return the layout and the charts of table.json; a row that failed or is missing says so."""
+    protocol, rows = dict_or_empty(found.get("protocol")), read_rows(found, MOST_WORDS)
+    line = str(protocol.get("line") or protocol_in_words(protocol))
+    return {"layout": lay_out(line, rows), "charts": _differences(rows)}
+
+
+def _differences(rows: Sequence[Row]) -> list[Chart]:
+    """Return a chart of the paired differences for each number of shots."""
+    charts = []
+    errors = any(row.measure == "mse" for row in rows)
+    better = "MSE; left is better" if errors else "percentage points; right is better"
+    for count in sorted({row.shots for row in rows}):
+        dots = [
+            (row.title, [Dot(row.title, style_of(row.method), *gap.values())])
+            for row in rows
+            if row.shots == count and None not in (gap := row.difference_to_maml or {}).values()
+        ]
+        if dots:
+            title = f"{count}-shot: difference from MAML, paired 95 % interval"
+            charts.append(dot_chart(dots, title=title, x_label=better, mark=0.0))
+    return charts
+
+
+def search(found: dict[str, Any]) -> dict[str, Any]:
+    """Return the scores of search.json, by row and by the step sizes that were tried."""
+    rows = dicts_in(found.get("rows"))
+    scores = [{_rates(s): s for s in dicts_in(row.get("scores"))} for row in rows]
+    rates = list(dict.fromkeys(rate for own in scores for rate in own))
+    lines = [(row, _rates(row), own) for row, own in zip(rows, scores, strict=True)]
+    return {"rates": rates, "rows": lines, "search": found}
+
+
+def _rates(found: dict[str, Any]) -> tuple[float | None, float | None]:
+    return number(found.get("lr")), number(found.get("geometry_lr"))
+
+
+def convergence(found: dict[str, Any]) -> dict[str, Any]:
+    """Return the curves of convergence.json, and a table of the paper's observations."""
+    curves = dicts_in(found.get("curves"))
+    steps = {number(curve.get("trained_steps")) for curve in curves}
+    trained = sorted(k for k in steps if k is not None)
+    lines = {measure: series_of(curves, measure) for measure in TITLES}
+    charts = []
+    for name, series in lines.items():
+        if any(one.points for one in series):
+            log, title = name not in LINEAR, TITLES[name]
+            charts.append(line_chart(series, title=title, x_label=X_LABEL, log=log, marks=trained))
+    missing, limits = found.get("missing"), found.get("comparable")
+    return {
+        "protocol": protocol_in_words(dict_or_empty(found.get("protocol"))),
+        "missing": missing if isinstance(missing, list) else [],
+        "legend": [(one.label, one.style) for one in lines["support_loss"]],
+        "charts": charts,
+        "reference": found.get("reference"),
+        "comparable": [figure(v, "g") for v in limits] if isinstance(limits, list) else [],
+        "curves": curves,
+    }
+
+
+def cost(found: dict[str, Any]) -> dict[str, Any]:
+    """Return time and memory of one meta-iteration, from cost.json."""
+    rows = dicts_in(found.get("rows"))
+    times = [max(number(row.get("relative_to_maml")) or 0, 0) for row in rows]
+    widths = [round(100 * time / (max(times) or 1)) for time in times]
+    styles = styles_of(str(row.get("method")) for row in rows)
+    plain = {k: v for k, v in found.items() if isinstance(v, str | int | float)}
+    about = protocol_in_words({k: v for k, v in plain.items() if len(str(v)) <= 80})
+    return {"protocol": about, "rows": list(zip(rows, styles, widths, strict=True))}
+
+
+def figure(value: object, spec: str) -> str:
+    """Return a finite number in a format, with a true minus sign; anything else is left out."""
+    known = number(value)
+    return "" if known is None else format(known, spec).replace("-", "−")
+
+
+def estimate_in_words(found: dict[str, Any]) -> str:
+    """Return an accuracy or an error with its interval; empty if there is none."""
+    for measure in DIGITS:
+        if (value := number(found.get(measure))) is not None:
+            return plus_minus(measure, value, number(found.get("ci95")))
+    return ""
+
+
+def protocol_in_words(protocol: dict[str, Any]) -> str:
+    """Return everything that decides the numbers, in a line."""
+
+    def words(value: object) -> str:
+        if isinstance(value, list):
+            return ", ".join(map(str, value))
+        return f"{value:,}" if type(value) is int else str(value)
+
+    said = {k.replace("_", " "): words(v) for k, v in protocol.items() if v is not None}
+    return " · ".join(f"{key} {value}" for key, value in said.items())
+
+
 def runs_table(runs: Sequence[Run]) -> dict[str, Any]:
     """Return a line for each run."""
     rows = []
@@ -40,14 +146,11 @@ def runs_table(runs: Sequence[Run]) -> dict[str, Any]:
     columns |= {"state": "", **dict.fromkeys(SCORES, "number")}
     # An empty column would only take room.
     shown = [i for i in range(len(columns)) if i < 6 or any(row[i].text for row in rows)]
-    table = Table(
-        {title: columns[title] for i, title in enumerate(columns) if i in shown},
-        [[row[i] for i in shown] for row in rows],
-    )
+    titles = [list(columns.items())[i] for i in shown]
     damaged = sum(run.config is None for run in runs)
     summary = f"{len(runs)} run{'s' if len(runs) > 1 else ''}"
-    summary += f", of which {damaged} cannot be read" if damaged else ""
-    return {"summary": f"{summary}.", "table": table}
+    summary += f", of which {damaged} cannot be read." if damaged else "."
+    return {"summary": summary, "table": Table(dict(titles), [[r[i] for i in shown] for r in rows])}
 
 
 def _scores(run: Run) -> tuple[str, str, str]:
