@@ -67,6 +67,20 @@ def measured(results: Path) -> str:
     return _side_by_side(columns)
 
 
+def quickstart(results: Path) -> str:
+    """The README's first table: what six minutes show, with three seeds."""
+    columns = {
+        f"seed {seed}": {
+            row["method"]: _accuracy(row)
+            for row in read_json(file)["rows"]
+            if row["kind"] == "method" and row["status"] == "done"
+        }
+        for seed in range(3)
+        if (file := results / "quickstart" / f"seed-{seed}.json").exists()
+    }
+    return _side_by_side(columns)
+
+
 def pictures(results: Path) -> str:
     """The README's table of accuracies with one inner step, and the lead over MAML."""
     mini = STUDIES["miniImageNet, 1-shot, 1 step"]

@@ -38,6 +38,7 @@ def comparison(name: str, results: Path) -> str:
 
 PAGES: Mapping[str, Tables] = {
     "README.md": {
+        "results/quickstart: metamirror quickstart": method_table.quickstart,
         "results/study: python benchmarks/study.py run": method_table.pictures,
         "results/sinusoid: make sinusoid": method_table.sinusoid,
     },

@@ -83,7 +83,7 @@ EXTRA_PARAMETERS = {
     "metacurvature": 2_589_803,
     "metakfo": 2_621_836,
     "ecml": 0,
-    "blockiaf": 3_447_535,
+    "blockiaf": 3_326_442,
     "anil": 0,
 }
 

@@ -46,10 +46,10 @@ def learner_of(spec: str, shaken: float = 0.0) -> mm.Learner:
         ("metakfo", 0.3, True, "by construction"),
         ("metakfo:psd=false", 0, True, "checked"),
         ("metakfo:psd=false", 0.3, False, "refuted"),
-        ("mtnet", 0, None, "not decided"),
+        ("mtnet:mask_logit=0", 0, None, "not decided"),
         ("mtnet:masks=false", 0.05, True, "checked"),
         ("blockiaf", 0, True, "checked"),
-        ("blockiaf", 0.3, False, "refuted"),
+        ("blockiaf", 3.0, False, "refuted"),
         ("warpgrad", 0, None, None),
         ("metakfo:hidden=2", 0, None, None),
         ("metakfo:adapt_transform=true", 0, None, None),
@@ -73,12 +73,12 @@ def test_verdicts(spec, shaken, valid, proof):
 
 
 def test_a_refuted_map_comes_with_its_witness():
-    found = inspect_learner(learner_of("blockiaf", 0.3), stream(), tasks=1)
+    found = inspect_learner(learner_of("blockiaf", 3.0), stream(), tasks=1)
     assert found["witness"]["product"] < 0 < found["witness"]["distance"]
 
 
 def test_masks_make_a_preconditioner_singular_not_decreasing():
-    found = inspect_learner(learner_of("mtnet"), stream(), tasks=1)
+    found = inspect_learner(learner_of("mtnet:mask_logit=0"), stream(), tasks=1)
     assert found["witness"] is None
     assert found["is_mirror_map"] is None
     assert "slopes near zero" in found["proof"]
@@ -101,7 +101,7 @@ def test_dependencies_follow_the_order_of_the_blocks():
     for i, row in enumerate(names):
         assert all(rows[row][other] == 0 for other in names[i + 1 :])
         assert rows[row][row] > 0
-    both_ways = inspect_learner(learner_of("gradnet", 1.0), stream(), tasks=1)["dependencies"]
+    both_ways = inspect_learner(learner_of("gradnet", 0.05), stream(), tasks=1)["dependencies"]
     assert both_ways[names[0]][names[-1]] > 0
     assert both_ways[names[-1]][names[0]] > 0
 

@@ -49,7 +49,7 @@ class Geometry(nn.Module, ABC, Generic[S]):
 
     @abstractmethod
     def begin(self, theta: Params, prepared: Any, noise: Params) -> S:
-        """Return the state at k = 0. theta is the dual start where `primal` is not the identity."""
+        """Return the state at k = 0, from the learned parameters or what the start slot made."""
 
     @abstractmethod
     def primal(self, state: S) -> Params:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from metamirror.experiments.comparison.plan import SPLITS, make_rows
@@ -26,6 +28,14 @@ def line_of(spec: Spec, search=None) -> str:
     return make_protocol(spec, make_rows(spec, stream()), streams, search)["line"]
 
 
+def test_seeds_begin_with_the_seed_of_the_settings():
+    spec = replace(spec_of(["maml"], seed=2, data="glyphs"), seeds="3")
+    rows = make_rows(spec, stream())
+    assert [list(row.jobs) for row in rows] == [[2, 3, 4]] * 2
+    assert all(job.config["seed"] == seed for seed, job in rows[0].jobs.items())
+    assert line_of(spec)
+
+
 # The paper's Table 1.
 PAPER = {
     "maml": ("48.70 ± 1.84", "63.11 ± 0.92"),
@@ -43,7 +53,7 @@ PAPER = {
 
 def published(**settings) -> dict[str, tuple[str | None, ...]]:
     rows = make_rows(spec_of(list(METHODS), **settings), stream())
-    return {m: tuple(r.published for r in rows if r.method == m) for m in METHODS}
+    return {m: tuple(r.published for r in rows if r.method == m) for m in PAPER}
 
 
 def test_the_papers_figures_stand_beside_those_of_its_own_tasks():
