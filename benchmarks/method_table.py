@@ -73,7 +73,7 @@ def quickstart(results: Path) -> str:
         f"seed {seed}": {
             row["method"]: _accuracy(row)
             for row in read_json(file)["rows"]
-            if row["kind"] == "method" and row["status"] == "done"
+            if row["method"] in METHODS and row["status"] == "done"
         }
         for seed in range(3)
         if (file := results / "quickstart" / f"seed-{seed}.json").exists()

@@ -31,6 +31,19 @@ def table_after(marker: str) -> list[list[str]]:
     return rows[2:]
 
 
+def test_in_six_minutes_the_learned_maps_are_ahead_of_maml_with_every_seed():
+    files = sorted(ROOT.glob("results/quickstart/seed-*.json"))
+    assert [file.stem for file in files] == ["seed-0", "seed-1", "seed-2"]
+    shown = {row[0].strip("`"): row[1:] for row in table_after("<!-- results/quickstart")}
+    for column, file in enumerate(files):
+        rows = {row["method"]: row for row in json.loads(file.read_text())["rows"]}
+        for method, cells in shown.items():
+            found = rows[method]
+            assert cells[column] == f"{found['accuracy']:.1f} ± {found['ci95']:.1f}"
+        for method in ("blockiaf", "gradnet"):
+            assert rows[method]["difference_to_maml"]["low"] > 0
+
+
 def test_the_sinusoid_table_is_that_of_the_results():
     rows = table_after("<!-- results/sinusoid")
     files = {
