@@ -32,7 +32,8 @@ def test_a_start_is_small_and_says_how_it_was_made(name: str):
     settings = parse(words).keywords["settings"]
     learner = mm.load(folder)
     assert program == "metamirror"
-    assert name == f"{settings.data}-{settings.method}"
+    key, _, _ = settings.method.partition(":")
+    assert name == f"{settings.data}-{key}"
     assert (learner.steps, learner.lr, learner.norm) == (settings.steps, settings.lr, "inductive")
     assert 0 < about["step"] <= settings.iterations
 

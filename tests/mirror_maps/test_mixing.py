@@ -45,6 +45,15 @@ def test_a_mixing_has_an_inverse_whatever_is_learned(size):
         torch.testing.assert_close(torch.linalg.det(factor), log.exp(), rtol=1e-6, atol=0)
 
 
+def test_an_inverse_that_single_precision_cannot_have_is_refused():
+    g = KroneckerMixing({"w": (2, 2)})
+    with torch.no_grad():
+        for p in g.parameters():
+            p.fill_(10.0)
+    with pytest.raises(ValueError, match=r"cannot be inverted in torch\.float32.*use float64"):
+        g.inverse({"w": torch.ones(2, 2)})
+
+
 def test_a_mixing_leaves_vectors_alone_and_mixes_no_two_tensors():
     g, z = randomised(KroneckerMixing(SHAPES), 0.1), point(2)
     phi = g(z)
@@ -86,5 +95,5 @@ def test_the_options_build_them():
     kinds = [type(one).__name__ for one in mixed.maps]
     assert kinds == ["KroneckerMixing", "BlockIAF"] * 2
     assert mixed.maps[3].partition.blocks == mixed.maps[1].partition.blocks[::-1]
-    with pytest.raises(ValueError, match="flows is 0; it must be at least 1"):
+    with pytest.raises(ValueError, match="flows is 0; it must lie between 1 and 16"):
         mm.make_learner("blockiaf:flows=0", model)

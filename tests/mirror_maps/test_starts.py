@@ -125,6 +125,14 @@ def test_the_option_reaches_the_learner():
         assert mm.make_learner(f"{own}:start=primal", model).geometry.start == "primal"
 
 
+def test_a_start_is_one_of_two_and_stays_what_it_was_built_as():
+    with pytest.raises(ValueError, match="start is 'duel'; choose 'primal' or 'dual'"):
+        MirrorDescent(BlockIAF(SHAPES), start="duel")
+    learner = mm.make_learner("blockiaf", mm.models.MLP(3, 2, hidden=(4,)))
+    with pytest.raises(ValueError, match="give it to make_learner"):
+        learner.configure(start="dual")
+
+
 def test_only_mirror_maps_have_a_dual_start():
     model = mm.models.MLP(3, 2, hidden=(4,))
     assert mm.make_learner("metasgd:start=primal", model).settings.start == "primal"

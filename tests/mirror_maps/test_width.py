@@ -5,6 +5,7 @@ import torch
 
 import metamirror as mm
 from metamirror.linalg.tensor_stacks import flat
+from metamirror.mirror_maps.base import spread
 
 WIDTHS = (8, 16, 32, 64, 128)
 RATE = 1e-3
@@ -65,6 +66,17 @@ def test_a_step_of_the_map_moves_as_much_at_every_width_and_no_more_than_one_of_
 def test_with_a_dual_start_the_first_point_moves_no_further_in_wider_networks(method):
     first = [moves(method, width, "geometry.")[0] for width in WIDTHS]
     assert max(first[2:]) <= 2 * min(first[:2])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_unit_of_a_parameter_is_its_size_where_its_entries_hardly_differ(dtype):
+    """A spread far below the size would blow up what an encoder reads."""
+    near = 0.1 + 1e-5 * torch.randn(50, generator=torch.Generator().manual_seed(0))
+    for values in (torch.full((7,), 0.1), near):
+        assert spread(values.to(dtype)) == pytest.approx(0.1, rel=1e-3)
+    assert spread(torch.zeros(7, dtype=dtype)) == 1.0
+    wide = torch.randn(50, generator=torch.Generator().manual_seed(0))
+    assert spread(wide.to(dtype)) == pytest.approx(float(wide.std()))
 
 
 def test_a_flow_reads_and_shifts_a_parameter_in_units_of_its_spread():

@@ -1,11 +1,14 @@
 """Learners that earlier versions wrote."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 
 import metamirror as mm
+from metamirror.training.config import RunConfig
+from metamirror.training.train import train
 
 OLD_FLOW = "blockiaf:parametrisation=standard:scale=bounded"
 
@@ -74,3 +77,21 @@ def test_a_gradient_network_of_an_earlier_version_is_refused(tmp_path):
     written_as_format_2("gradnet", tmp_path, lambda options: None)
     with pytest.raises(ValueError, match="parametrised differently: train it again"):
         mm.load(tmp_path)
+
+
+def test_a_run_whose_method_meant_something_else_is_not_continued(tmp_path):
+    config = RunConfig(method="ecml", data="sinusoid", iterations=1, validate_every=0)
+    train(config, tmp_path / "run", device="cpu")
+    file = tmp_path / "run" / "last" / "learner.json"
+    file.write_text(file.read_text().replace('"format": 3', '"format": 2'))
+    with pytest.raises(ValueError, match="begun with an earlier version, whose ecml was another"):
+        train(replace(config, iterations=2), tmp_path / "run", resume=True, device="cpu")
+
+
+def test_buffers_that_are_not_stored_have_the_type_of_the_file(tmp_path):
+    learner = mm.make_learner("gradnet", mm.models.MLP(3, 1, hidden=(1,)).double())
+    mm.save(learner, tmp_path)
+    loaded = mm.load(tmp_path)
+    assert all(b.dtype == torch.float64 for b in loaded.buffers())
+    x = torch.ones(2, 3, dtype=torch.float64)
+    loaded.adapt(mm.Batch(x, torch.ones(2, 1, dtype=torch.float64)))(x)

@@ -26,20 +26,22 @@ def watched(*means: float, config: RunConfig = CONFIG) -> tuple[TrainingState, l
 
 
 def test_a_run_that_falls_back_to_chance_is_found():
-    state, found = watched(40.0, 60.0, 20.0)
+    state, found = watched(40.0, 60.0, 65.0, 20.0)
     assert found == [(pytest.approx(20.0), True)]
     words = collapse.describe(state, *found[0], CONFIG, ["the last layer is dead"])
     assert words.startswith("maml has collapsed: its accuracy was 20.0 %, at chance")
     assert "after 60.0 %; the last layer is dead. Lower outer_lr (0.001) or lr (0.01)" in words
 
 
-@pytest.mark.parametrize("means", [(20.0, 20.0, 40.0), (40.0, 30.0, 23.0), (95.0,)])
+@pytest.mark.parametrize(
+    "means", [(20.0, 20.0, 40.0), (40.0, 30.0, 23.0), (95.0,), (20.0, 60.0, 20.0)]
+)
 def test_a_run_that_learns_slowly_or_gets_worse_is_not(means):
     assert not [fell for _, fell in watched(*means)[1] if fell]
 
 
 def test_less_than_a_hundred_steps_say_nothing():
-    state, found = watched(60.0)
+    state, found = watched(60.0, 60.0)
     for _ in range(collapse.WINDOW - 1):
         assert collapse.watch(state, 20.0, CONFIG, outputs=5) is None
     assert not found
@@ -47,14 +49,15 @@ def test_less_than_a_hundred_steps_say_nothing():
 
 
 def test_few_examples_a_step_widen_what_counts_as_chance():
-    """A hundred steps of five examples scatter by 1.8 points around chance."""
+    """A hundred steps of five examples scatter by 1.8 points around their mean."""
     few = RunConfig("maml", ways=5, queries=1, tasks_per_step=1)
-    assert watched(60.0, 24.0, config=few)[1] == [(pytest.approx(24.0), True)]
-    assert not watched(60.0, 24.0)[1]
+    assert watched(60.0, 60.0, 24.0, config=few)[1] == [(pytest.approx(24.0), True)]
+    assert watched(30.0, 31.0, 24.0, config=few)[1] == [(pytest.approx(24.0), False)]
+    assert not watched(60.0, 60.0, 24.0)[1]
 
 
 def test_a_recovery_ends_a_collapse():
-    state, _ = watched(60.0, 20.0)
+    state, _ = watched(60.0, 60.0, 20.0)
     state.collapsed = True
     for _ in range(collapse.WINDOW):
         collapse.watch(state, 50.0, CONFIG, outputs=5)
@@ -115,3 +118,13 @@ def test_on_collapse_stop_ends_the_run_and_keeps_it(tmp_path):
     with pytest.raises(ValueError, match=r"maml has collapsed.*is kept"):
         train(RunConfig(**DYING, on_collapse="stop"), tmp_path / "run", device="cpu")
     assert mm.load(tmp_path / "run", which="last").steps == 1
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert ["collapsed" in line for line in lines] == [False, True]
+    # Continued without a change, it stops again.
+    with pytest.raises(ValueError, match="maml has collapsed"):
+        train(
+            RunConfig(**DYING | {"iterations": 400}, on_collapse="stop"),
+            tmp_path / "run",
+            resume=True,
+            device="cpu",
+        )

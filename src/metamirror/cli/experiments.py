@@ -122,7 +122,7 @@ def quickstart(minutes: float = 6.0, seed: int = 0, out: Path = Path("quickstart
 
     Args:
         minutes: how long it may take, on two cores.
-        seed: the seed of the initialisation and of every task.
+        seed: the seed of the initialisation and of the training tasks.
         out: where the runs, the tables and the report go.
     """
     began = time.monotonic()

@@ -87,6 +87,8 @@ class InnerLevel(nn.Module):
         >>> learner.steps
         3
         """
+        if "start" in changes:
+            raise ValueError("start belongs to how a learner was built: give it to make_learner")
         self._use(replace(self.settings, **changes))
 
     def _use(self, settings: Settings) -> None:

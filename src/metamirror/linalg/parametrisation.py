@@ -21,7 +21,11 @@ moves as those of MetaCurvature do.
 """
 
 
-def bounded_scale(a: Tensor, log_range: float) -> Tensor:
+LOG_RANGE = 3.0
+"""The usual range of a scale, exp(-3) to exp(3): a factor of twenty on either side of 1."""
+
+
+def bounded_scale(a: Tensor, log_range: float = LOG_RANGE, speed: float = SPEED) -> Tensor:
     """Return a scale that is 1 at zero and stays between exp(-log_range) and exp(log_range).
 
     >>> bounded_scale(torch.tensor([-100.0, 0.0, 100.0]), 3.0)
@@ -29,4 +33,4 @@ def bounded_scale(a: Tensor, log_range: float) -> Tensor:
     """
     if log_range == 0:
         return torch.ones_like(a)
-    return torch.exp(log_range * torch.tanh(SPEED / log_range * a))
+    return torch.exp(log_range * torch.tanh(speed / log_range * a))

@@ -64,7 +64,7 @@ def distinct_singular_values(count: int, outputs: int, inputs: int) -> Tensor:
     return left * torch.linspace(0.8, 1, rank) @ right.mT
 
 
-def by_fan_in(count: int, outputs: int, inputs: int) -> Tensor:
+def times_inputs(count: int, outputs: int, inputs: int) -> Tensor:
     """Draw such matrices times their number of inputs.
 
     Only their direction matters. An optimiser that moves every entry alike then turns them alike at
@@ -89,7 +89,7 @@ class UnitFactors(nn.Module):
         self.inputs = tuple(inputs)
         self.register_buffer("identity", torch.ones(count, 1, 1), persistent=False)
         self.matrices = nn.ParameterList(
-            by_fan_in(count, m, n) for m, n in zip(outputs, inputs, strict=True) if n > 1
+            times_inputs(count, m, n) for m, n in zip(outputs, inputs, strict=True) if n > 1
         )
 
     def forward(self) -> list[Tensor]:

@@ -30,8 +30,8 @@ class Options:
         scale: "wide", "bounded", "logistic" or "exponential".
         heads: how the decoders' output layers start.
         extra_relu: a ReLU on embeddings and decoder inputs too.
-        parametrisation: "fan_in", with which one outer learning rate serves start and map at every
-            width, or "standard".
+        parametrisation: "fan_in", with which one learning rate of Adam serves start and map at
+            every width, or "standard".
         mixing: beyond the paper, "kronecker" puts an invertible Kronecker-factored linear map of
             each tensor in front of the flow; "none" is the paper's.
         flows: how many flows follow each other; every second one takes the blocks in reverse.
@@ -46,6 +46,8 @@ class Options:
     mixing: Literal["none", "kronecker"] = "none"
     flows: int = 1
 
+
+MOST_FLOWS = 16
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "live": {
@@ -71,8 +73,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 def build(model: nn.Module, options: Options, settings: Settings) -> Parts:
     """Learn a map over every parameter of the model."""
-    if options.flows < 1:
-        raise ValueError(f"blockiaf:flows is {options.flows}; it must be at least 1")
+    if not 1 <= options.flows <= MOST_FLOWS:
+        raise ValueError(
+            f"blockiaf:flows is {options.flows}; it must lie between 1 and {MOST_FLOWS}"
+        )
     variant = VARIANTS[options.variant]
     given = {name: getattr(options, name) for name in variant}
     chosen = variant | {name: value for name, value in given.items() if value is not None}

@@ -43,14 +43,16 @@ def log_cosh(x: Tensor) -> Tensor:
 
 
 def spread(tensor: Tensor) -> float:
-    """Return the standard deviation of a tensor's entries; 1 where they are all equal."""
+    """Return the standard deviation of a tensor's entries; their size where they hardly differ."""
     if tensor.device.type == "meta" or tensor.numel() < 2:
         return 1.0
-    return float(tensor.double().std()) or 1.0
+    values = tensor.detach().double()
+    deviation, size = float(values.std()), float(values.square().mean().sqrt())
+    return deviation if deviation > 0.01 * size else size or 1.0
 
 
 class ContractionMap(MirrorMap):
-    r"""A map $b + S^\top(u + N(u))$, $u = Sz$, where N is a gradient with slopes below rho < 1.
+    r"""A map $S^\top(u + N(u))$, $u = Sz$, where N is a gradient with slopes below rho < 1.
 
     The eigenvalues of $S^\top S$ lie between exp(-log_range) and exp(log_range).
     """

@@ -31,7 +31,7 @@ from metamirror.linalg.kronecker import (
     halved,
     module_list,
 )
-from metamirror.linalg.parametrisation import SPEED, bounded_scale
+from metamirror.linalg.parametrisation import LOG_RANGE, SPEED, bounded_scale
 from metamirror.mirror_maps.kernels.block_iaf import FlowPass
 from metamirror.mirror_maps.kernels.one_operation import one_operation
 from metamirror.mirror_maps.partition import Blocks, Partition
@@ -40,17 +40,9 @@ Scale = Literal["wide", "bounded", "logistic", "exponential"]
 Heads = Literal["one zero factor", "all zero factors", "random"]
 Parametrisation = Literal["fan_in", "standard"]
 
-LOG_RANGE = 3.0
-"""A wide scale lies between exp(-3) and exp(3): a factor of twenty on either side of 1."""
-
-
-def wide(alpha: Tensor) -> Tensor:
-    """Return a positive bounded scale that is 1 at zero: between exp(-3) and exp(3)."""
-    return bounded_scale(alpha, LOG_RANGE)
-
 
 def wide_slope(sigma: Tensor) -> Tensor:
-    """Return the slope of `wide` where it has this value."""
+    """Return the slope of `bounded_scale` where it has this value."""
     return SPEED * sigma * (1 - (sigma.log() / LOG_RANGE).square())
 
 
@@ -65,7 +57,7 @@ def logistic_slope(sigma: Tensor, largest: float) -> Tensor:
 
 
 SCALES: dict[Scale, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
-    "wide": (wide, wide_slope),
+    "wide": (bounded_scale, wide_slope),
     "bounded": (twice_logistic, partial(logistic_slope, largest=2)),
     "logistic": (torch.sigmoid, partial(logistic_slope, largest=1)),
     "exponential": (torch.exp, torch.positive),
@@ -79,10 +71,10 @@ class Encoders(nn.Module):
     def __init__(self, shape: Shape, final_relu: bool, units: Tensor, by_fan_in: bool):
         super().__init__()
         self.final_relu = final_relu
-        relus, inputs = (True, True, final_relu), (1 / units if by_fan_in else None, None, None)
+        relus, scales = (True, True, final_relu), (1 / units if by_fan_in else None, None, None)
         self.layers = module_list(
-            KroneckerLinear(len(units), a, b, before_relu=relu, by_fan_in=by_fan_in, units=unit)
-            for (a, b), relu, unit in zip(pairwise(halved(shape)), relus, inputs, strict=True)
+            KroneckerLinear(len(units), a, b, before_relu=relu, by_fan_in=by_fan_in, units=scale)
+            for (a, b), relu, scale in zip(pairwise(halved(shape)), relus, scales, strict=True)
         )
 
     def forward(self, x: Tensor, i: int) -> Tensor:
@@ -143,10 +135,10 @@ class BlockIAF(MirrorMap):
             it never trains beyond a diagonal affine map; "random" starts near a scaled identity.
         extra_relu: a ReLU on embeddings and on decoder inputs, as in the released code.
         parametrisation: "fan_in" stores each matrix times its number of inputs, so that one
-            learning rate serves start and map at every width, and has no parameters that only
-            add a constant; "standard" stores the matrices themselves, and has them.
+            learning rate of Adam serves start and map at every width, and has no parameters that
+            only add a constant; "standard" stores the matrices themselves, and has them.
         units: by fan-in, the unit in which each parameter is read by its encoder and shifted:
-            the spread of its entries at the start. By default 1.
+            the spread of its entries at the start. By default 1, and in blocks of indices always.
         modes: modes of single parameters where they differ from the stored shape.
         reverse: take the blocks in the opposite order.
         fast: use the hand-written passes of `kernels.block_iaf`; without, plain autograd through

@@ -1,4 +1,4 @@
-"""The quadratic part of a gradient network: S in phi = b + S'[...](Sz), with bounded spectrum."""
+"""The quadratic part of a gradient network: S in phi = S'[...](Sz), with bounded spectrum."""
 
 import math
 from typing import Literal, get_args
@@ -65,6 +65,7 @@ class Scaling(nn.Module):
         if self.diagonal:
             return bounded_scale(self.log_scale / 2, self.log_range / 2)
         reach = self.log_range / 2 / len(self.modes)
+        # Half of it: S stands on both sides.
         speed = MIXING_SPEED / 2
         return [bounded((a + a.mT) * (speed / 2 / a.shape[-1]), reach) for a in self.modes]
 

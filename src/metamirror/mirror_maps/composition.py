@@ -13,7 +13,7 @@ from metamirror.linalg.kronecker import module_list
 class Composition(MirrorMap):
     """phi = g_n(.. g_1(z)): a bijection where each g_i is one.
 
-    It is no mirror map even where each g_i is: a product of symmetric matrices need not be
+    It need not be a mirror map where each g_i is one: a product of symmetric matrices need not be
     symmetric.
 
     >>> import torch

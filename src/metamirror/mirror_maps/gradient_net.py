@@ -36,8 +36,8 @@ from metamirror.linalg.kronecker_layers import merged_factors
 from metamirror.linalg.parametrisation import SPEED
 from metamirror.linalg.spectral_norm import (
     UnitFactors,
-    by_fan_in,
     spectral_normalised,
+    times_inputs,
 )
 from metamirror.mirror_maps.base import ContractionMap, log_cosh, spread
 from metamirror.mirror_maps.bounded_metric import Metric, Scaling
@@ -121,7 +121,7 @@ class Coupling(nn.Module):
             for shape, small in zip(groups.members, self.encoded, strict=True)
         )
         self.sizes = [math.prod(shape) for shape in self.encoded]
-        self.mixing = nn.Parameter(by_fan_in(1, units, sum(self.sizes))[0])
+        self.mixing = nn.Parameter(times_inputs(1, units, sum(self.sizes))[0])
         self.weight = nn.Parameter(torch.zeros(units))
         self.offset = nn.Parameter(torch.zeros(units))
 

@@ -1,11 +1,12 @@
 """Mirror descent: a mirror map in the geometry slot."""
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from torch import Tensor
 
 from metamirror.core.geometry import Geometry, moved
 from metamirror.core.mirror_map import MirrorMap
+from metamirror.core.settings import StartKind
 from metamirror.core.tasks import Params
 
 
@@ -36,8 +37,10 @@ class MirrorDescent(Geometry[MirrorState]):
             have no effect and are frozen.
     """
 
-    def __init__(self, g: MirrorMap, *, start: Literal["primal", "dual"] = "primal"):
+    def __init__(self, g: MirrorMap, *, start: StartKind = "primal"):
         super().__init__()
+        if start not in get_args(StartKind):
+            raise ValueError(f"start is {start!r}; choose 'primal' or 'dual'")
         self.g = g
         self.start = start
         if start == "primal":

@@ -3,8 +3,9 @@ r"""A linear map that mixes the entries of each tensor, along each of its modes.
 $$\mathrm{vec}(\phi) = (M_1 \otimes \dots \otimes M_O)\,\mathrm{vec}(z), \qquad
   M = (I + L)\,D\,(I + U),$$
 
-with L strictly lower and U strictly upper triangular and D a positive diagonal, so that every M has
-an inverse whatever is learned. To first order $M = I + L + \log D + U$: each entry of M is free.
+with L strictly lower and U strictly upper triangular and D a diagonal between exp(-3) and exp(3):
+in exact arithmetic every M has an inverse, whatever is learned. To first order
+$M = I + L + \log D + U$: each entry of M is free.
 Inside a flow it is what an invertible 1x1 convolution is in Glow (Kingma and Dhariwal 2018).
 """
 
@@ -17,10 +18,7 @@ from torch import Tensor, nn
 from metamirror.core.mirror_map import MirrorMap, check_point
 from metamirror.core.tasks import Params
 from metamirror.linalg.kronecker import Shape, ShapeGroups, kronecker_product, module_list
-from metamirror.linalg.parametrisation import MIXING_SPEED, SPEED, bounded_scale
-
-LOG_RANGE = 3.0
-"""The entries of D lie between exp(-3) and exp(3)."""
+from metamirror.linalg.parametrisation import MIXING_SPEED, bounded_scale
 
 
 class KroneckerMixing(MirrorMap):
@@ -60,14 +58,27 @@ class KroneckerMixing(MirrorMap):
     def inverse(self, phi: Params) -> Params:
         """Solve with each factor."""
         check_point(phi, self.shapes)
-        inverses = [[torch.linalg.inv(f) for f in fs] for fs in self.prepare()["factors"]]
+        inverses = [[_inverse(f) for f in fs] for fs in self.prepare()["factors"]]
         return self.forward(phi, {"factors": inverses})
+
+
+def _inverse(factor: Tensor) -> Tensor:
+    inverse: Tensor = torch.linalg.inv(factor)
+    if factor.device.type != "meta":
+        eye = torch.eye(factor.shape[-1], device=factor.device, dtype=factor.dtype)
+        error = float((factor @ inverse - eye).detach().abs().max())
+        if not error <= torch.finfo(factor.dtype).eps ** 0.5:
+            raise ValueError(
+                f"a factor of the mixing cannot be inverted in {factor.dtype}: its product with "
+                f"its inverse is {error:.2g} from the identity; use float64"
+            )
+    return inverse
 
 
 def _factor(entries: Tensor) -> Tensor:
     """Return M = (I + L) D (I + U) from a stack of square matrices."""
     v = entries * (MIXING_SPEED / entries.shape[-1])
     eye = torch.eye(v.shape[-1], device=v.device, dtype=v.dtype)
-    diagonal = bounded_scale(v.diagonal(dim1=-2, dim2=-1) / SPEED, LOG_RANGE)
+    diagonal = bounded_scale(v.diagonal(dim1=-2, dim2=-1), speed=1.0)
     found: Tensor = (eye + v.tril(-1)) * diagonal.unsqueeze(-2) @ (eye + v.triu(1))
     return found

@@ -24,7 +24,14 @@ from metamirror.storage.tensor_file import DamagedFileError
 FOLDER = "checkpoints"
 FORMAT = 1
 KEPT = 2
-ADDED_LATER = {"last_loss", "window_accuracies", "window_steps", "peak_accuracy", "collapsed"}
+ADDED_LATER = {
+    "last_loss",
+    "window_accuracies",
+    "window_steps",
+    "window_mean",
+    "peak_accuracy",
+    "collapsed",
+}
 """Fields of the training state that older checkpoints of this format lack."""
 
 
@@ -44,7 +51,8 @@ class TrainingState:
     last_loss: float | None = None  # the mean meta-loss in the last line of metrics.
     window_accuracies: float = 0.0  # the sum of the accuracies since collapse was last looked for.
     window_steps: int = 0  # how many steps are in that sum.
-    peak_accuracy: float = 0.0  # the best mean of such a hundred steps.
+    window_mean: float = 0.0  # the mean of the last full hundred steps.
+    peak_accuracy: float = 0.0  # the best that two such means in a row have reached.
     collapsed: bool = False  # whether the last hundred steps were a collapse, and said to be.
 
 

@@ -243,3 +243,20 @@ def fill(learner: Learner, stored: dict[str, Tensor], origin: object) -> None:
             # The type is the file's: what was saved comes back bit for bit; the strides stay.
             value = stored[name]
             tensor.data = torch.empty_like(tensor.data, dtype=value.dtype).copy_(value)
+    # Buffers that are not stored follow.
+    like = next(iter(learner.parameters()))
+    for name, buffer in learner.named_buffers():
+        if name not in stored and buffer.is_floating_point():
+            buffer.data = buffer.data.to(like.dtype)
+
+
+def check_continues(folder: Path) -> None:
+    """Refuse to continue a run of an earlier version whose method meant something else then."""
+    description = read_json(folder / CONFIG) if (folder / CONFIG).exists() else {}
+    if not isinstance(description, dict) or description.get("format") not in range(1, FORMAT):
+        return
+    if description.get("method") in ("blockiaf", "gradnet", "ecml", "warpgrad"):
+        raise ValueError(
+            f"{folder.parent} was begun with an earlier version, whose {description['method']} was "
+            f"another: it can be evaluated, but not continued. Train it again"
+        )

@@ -5,6 +5,7 @@ import math
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 from torch import Tensor
@@ -97,11 +98,12 @@ def train(
             else:
                 run.skip(step, gradient)
             run.state.step = step + 1
-            if gradient.finite:
-                run.watch(gradient)
+            collapsed = run.watch(gradient)
             last = run.state.step == config.iterations
             run.log(last)
             progress.update(run.state.step, run.note(gradient))
+            if collapsed and config.on_collapse == "stop":
+                run.give_up(collapsed)
             if last or gradient.stop or run.state.step % config.checkpoint_every == 0:
                 run.save()
             if gradient.stop and not last:
@@ -147,6 +149,7 @@ class Run:
             stack.enter_context(
                 locked_run(out, config, resume, ranks=ranks.world, data=self.stream.identity)
             )
+            learner_file.check_continues(out / "last")
             found, origin = checkpoint.newest(out) or (None, out)
         content = ranks.from_first(found)
         if content:
@@ -195,30 +198,36 @@ class Run:
         if first and state.skipped <= divergence.SKIPS_WRITTEN:
             warn(f"{message}; the step is skipped")
 
-    def watch(self, gradient: MetaGradient) -> None:
-        """Warn once of a run that has fallen back to guessing, or stop it."""
+    def watch(self, gradient: MetaGradient) -> str | None:
+        """Return what is wrong, once, with a run that has just fallen back to guessing."""
         state, config, learner = self.state, self.config, self.learner
-        found = collapse.watch(state, gradient.accuracy, config, self.stream.outputs)
+        accuracy = gradient.accuracy if gradient.finite else math.nan
+        found = collapse.watch(state, accuracy, config, self.stream.outputs)
         if found is None or state.collapsed:
-            return
+            return None
         mean, fell = found
         signs = collapse.signs_of(learner, place(self.stream.task(state.step - 1, 0), learner))
         if not (fell or signs):
-            return  # it has not learned anything yet
+            return None  # it has not learned anything yet
         state.collapsed = True
         message = collapse.describe(state, mean, fell, config, signs)
-        if config.on_collapse == "stop":
-            self.save()
-            self.ranks.part()
-            raise CollapseError(f"{message}; {self.out} is kept")
-        if self.ranks.first:
+        if self.ranks.first and config.on_collapse == "warn":
             warn(message)
+        return message
+
+    def give_up(self, message: str) -> NoReturn:
+        """Stop a collapsed run; continued, it is watched as before."""
+        self.state.collapsed = False
+        self.save()
+        self.ranks.part()
+        raise CollapseError(f"{message}; {self.out} is kept")
 
     def log(self, last: bool) -> None:
         """Write a line of metrics where one is due: the means since the last one, a validation."""
         config, state = self.config, self.state
         line: dict[str, float | int | None] = {}
-        if state.counted and (last or state.step % config.log_every == 0):
+        stopping = state.collapsed and config.on_collapse == "stop"
+        if state.counted and (last or stopping or state.step % config.log_every == 0):
             loss = line["loss"] = state.losses / state.counted
             if state.accuracies is not None:
                 line["accuracy"] = state.accuracies / state.counted
