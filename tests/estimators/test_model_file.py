@@ -270,3 +270,13 @@ def test_damage_is_noticed(content: bytes, data, tmp_path: Path):
         broken[place] ^= data.draw(st.integers(1, 255))
     with pytest.raises(ValueError, match="hostile"):
         load(bytes(broken), tmp_path)
+
+
+def test_a_model_of_an_earlier_version_is_not_called_damaged(tmp_path: Path):
+    fitted("gradnet").save(tmp_path / "model")
+    tensors, facts = tensor_file.read(tmp_path / "model")
+    facts["learner"]["format"] = 2
+    (tmp_path / "model").write_bytes(tensor_file.pack(tensors, facts))
+    with pytest.raises(ValueError, match=r"cannot be read: .*train it again") as caught:
+        mm.FewShotClassifier.load(tmp_path / "model")
+    assert not isinstance(caught.value, DamagedFileError)

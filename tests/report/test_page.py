@@ -12,6 +12,7 @@ import pytest
 
 import metamirror as mm
 from metamirror.cli.main import main
+from metamirror.report.collect import in_short
 from metamirror.report.page import write_report
 from metamirror.training.train import train
 from tests.runs import small
@@ -379,3 +380,9 @@ def test_the_command_names_the_page_and_refuses_a_folder_without_runs(tmp_path: 
         assert captured.out == ""
         assert words in captured.err
         assert not (tmp_path / folder / "report.html").exists()
+
+
+def test_messages_keep_their_full_stops_in_the_present_folder():
+    error = ValueError("runs/a is damaged. Remove it.")
+    assert in_short(error, Path(".")) == "runs/a is damaged. Remove it."
+    assert in_short(error, Path("runs")) == "a is damaged. Remove it."

@@ -103,6 +103,8 @@ def read(
         fitted, params = _restore(start.eval().to(place), tensors, facts)
         if not bool(torch.isfinite(fitted.adapted(fitted.support.x)).all()):
             raise ValueError("what it predicts is not finite")
+    except learner_file.EarlierVersionError as error:
+        raise ValueError(f"{path} cannot be read: {error}") from error
     except Exception as error:  # there is no end to what a file can claim
         words = str(error) or type(error).__name__
         what = "is damaged" if model is None else "is damaged, or made with another model"

@@ -151,7 +151,9 @@ def _attempt(run: Run, read: Callable[[], T]) -> T | None:
 
 def in_short(error: Exception, folder: Path) -> str:
     """Return an error's message for the page, without the place of the folder on this machine."""
-    text = str(error).replace(f"{folder}{os.sep}", "").replace(str(folder), folder.name)
+    text = str(error)
+    if folder.name:  # not of ".", which would take every full stop away
+        text = text.replace(f"{folder}{os.sep}", "").replace(str(folder), folder.name)
     return " ".join(text.split())[:MOST_WORDS]
 
 

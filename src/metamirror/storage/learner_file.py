@@ -23,6 +23,10 @@ SETTINGS = ("steps", "lr", "adjoint", "norm", "vectorize", "start")
 FIELDS = {"method", "options", "built_lr", "model", *SETTINGS, "prior", "loss", "frozen"}
 
 
+class EarlierVersionError(ValueError):
+    """A learner that is intact, but that this version can no longer build."""
+
+
 def tensors_of(learner: Learner) -> dict[str, Tensor]:
     """Return the parameters and persistent buffers, tied ones once."""
     persistent = set(learner.state_dict())
@@ -188,7 +192,7 @@ def _upgraded(description: dict[str, Any], origin: object) -> dict[str, Any]:
         found["adjoint"] = "first" if description.get("first_order") is True else "unrolled"
     method = description.get("method")
     if method == "gradnet":
-        raise ValueError(
+        raise EarlierVersionError(
             f"{origin} is of an earlier version, whose gradient networks were parametrised "
             f"differently: train it again"
         )
