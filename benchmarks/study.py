@@ -60,23 +60,45 @@ CURVE = (
     "--search-tasks 200 --seeds 1 --jobs 2"
 )
 MAPS = "maml,blockiaf,gradnet,metacurvature,blockiaf:mixing=kronecker,metasgd"
+COMMON = (
+    "--ways 5 --shots 1 --tasks-per-step 4 --width 32 --optimizer adam --schedule cosine "
+    "--val-tasks 200 --test-tasks 1000 --seeds 3 --jobs 2 --no-controls"
+)
+ONE_STEP = "--steps 1 --lr 0.2 --outer-lr 0.003 --queries 5"
+FIVE_STEPS = "--steps 5 --lr 0.01 --outer-lr 0.001"
+"""The step size and the outer learning rate that `train` has by default, and the paper."""
 
 
-def maps(steps: int, lr: float) -> str:
-    """All defaults and one outer learning rate: do the learned maps lead without a search?"""
+def maps(tasks: str, iterations: int, methods: str) -> str:
+    """All defaults of the maps and one outer learning rate: do they lead without a search?"""
+    every = iterations // 2 if iterations < 10_000 else 2_500
     return (
-        f"--ways 5 --shots 1 --queries 5 --steps {steps} --lr {lr} --tasks-per-step 4 --width 32 "
-        "--optimizer adam --outer-lr 0.003 --schedule cosine --iterations 5000 "
-        "--validate-every 2500 --val-tasks 200 --checkpoint-every 500 --test-tasks 1000 "
-        "--seeds 3 --jobs 2 --no-controls"
+        f"{tasks} {COMMON} --iterations {iterations} --validate-every {every} "
+        f"--checkpoint-every 500 --methods {methods}"
     )
 
 
+OMNIGLOT, SMALL = "--data omniglot --image-size 28", "--data mini-imagenet --image-size 32"
+ABLATION = ",".join(
+    ["maml", "metasgd"]
+    + [
+        f"blockiaf:parametrisation={parametrisation}:start={start}:scale={scale}:mixing={mixing}"
+        for parametrisation in ("fan_in", "standard")
+        for start in ("primal", "dual")
+        for scale in ("wide", "bounded")
+        for mixing in ("none", "kronecker")
+    ]
+)
+"""What each deviation of the default map from the paper's is worth, alone and with the others."""
+
 STUDY = {
-    "omniglot-maps-one-step": (f"--data omniglot --image-size 28 {maps(1, 0.2)} --methods {MAPS}"),
-    "omniglot-maps-five-steps": (
-        f"--data omniglot --image-size 28 {maps(5, 0.1)} --methods {MAPS}"
+    "omniglot-maps-one-step": maps(f"{OMNIGLOT} {ONE_STEP}", 5000, MAPS),
+    "omniglot-maps-five-steps": maps(f"{OMNIGLOT} {FIVE_STEPS} --queries 5", 5000, MAPS),
+    "mini-imagenet-maps-five-steps": maps(
+        f"{SMALL} {FIVE_STEPS} --queries 15", 10_000, "maml,blockiaf,metasgd"
     ),
+    "omniglot-maps-ablation": maps(f"{OMNIGLOT} {ONE_STEP}", 1000, ABLATION),
+    "mini-imagenet-maps-ablation": maps(f"{SMALL} {ONE_STEP}", 1000, ABLATION),
     "mini-imagenet-1shot": (
         f"{MINI} --shots 1 --methods {EVERY},blockiaf:variant=released "
         "--seeds 1,maml=2,metasgd=2,blockiaf=2,gradnet=2"
