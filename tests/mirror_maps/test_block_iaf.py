@@ -11,6 +11,7 @@ import torch
 import metamirror as mm
 from metamirror.core.adjoints import Detached
 from metamirror.core.inner_loop import descend
+from metamirror.linalg.parametrisation import bounded_scale
 from metamirror.linalg.tensor_stacks import flat
 from metamirror.mirror_maps import BlockIAF, GradientNet, MirrorMap, Partition, certify
 from metamirror.mirror_maps.block_iaf import SCALES
@@ -256,22 +257,26 @@ def test_a_layer_is_a_block_with_its_normalisation():
 
 
 @pytest.mark.parametrize("kind", SCALES)
-def test_the_slope_of_a_scale_follows_from_its_value(kind):
-    sigma, slope = SCALES[kind]
+def test_a_scale_comes_with_its_slope(kind):
     alpha = torch.linspace(-0.4, 0.4, 9, dtype=torch.float64, requires_grad=True)
-    value = sigma(alpha)
+    value, slope = SCALES[kind](alpha)
     (expected,) = torch.autograd.grad(value.sum(), alpha)
-    torch.testing.assert_close(slope(value.detach()), expected)
+    torch.testing.assert_close(slope, expected)
+
+
+def test_the_wide_scale_is_the_bounded_scale_of_the_other_geometries():
+    alpha = torch.linspace(-2, 2, 9, dtype=torch.float64)
+    assert torch.equal(SCALES["wide"](alpha)[0], bounded_scale(alpha))
 
 
 def test_scale_is_bounded_and_one_at_the_start():
     x = torch.tensor([-1e3, 0.0, 1e3], dtype=torch.float64)
-    sigma = {kind: of for kind, (of, _) in SCALES.items()}
-    assert sigma["wide"](x).tolist() == pytest.approx([math.exp(-3), 1.0, math.exp(3)])
-    assert sigma["wide"](x)[1].item() == 1.0
-    assert sigma["bounded"](x).tolist() == [0.0, 1.0, 2.0]
-    assert sigma["logistic"](x[1]).item() == 0.5
-    assert sigma["exponential"](x[1]).item() == 1.0
+    sigma = {kind: scale(x)[0].tolist() for kind, scale in SCALES.items()}
+    assert sigma["wide"] == pytest.approx([math.exp(-3), 1.0, math.exp(3)])
+    assert sigma["wide"][1] == 1.0
+    assert sigma["bounded"] == [0.0, 1.0, 2.0]
+    assert sigma["logistic"][1] == 0.5
+    assert sigma["exponential"][1] == 1.0
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,12 @@ class MirrorMap(nn.Module, ABC):
         """Return the parameters that add a constant to g and do nothing else."""
         return []
 
+    def with_constant(
+        self, prepared: Mapping[str, Any], constant: Params
+    ) -> Mapping[str, Any] | None:
+        """Return what `forward` needs for g(z) + constant; None if the caller has to add it."""
+        return None
+
     def inverse(self, phi: Params) -> Params:
         """Return z with g(z) = phi: the mirror map itself, grad h, where h exists."""
         raise ValueError(f"{type(self).__name__} has no inverse that could be computed")

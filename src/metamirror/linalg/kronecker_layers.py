@@ -157,3 +157,8 @@ def run_backward(
 def over_heads(grad: Tensor, tensors: int) -> Tensor:
     """Return the sum over the heads that stand one behind the other."""
     return grad if len(grad) == tensors else grad.unflatten(0, (-1, tensors)).sum(0)
+
+
+def over_points(grad: Tensor) -> Tensor:
+    """Return the gradient in what all points share."""
+    return grad.sum(-1) if grad.shape[-1] > 1 else grad.squeeze(-1)

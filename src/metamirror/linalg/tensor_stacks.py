@@ -46,6 +46,10 @@ class Packing:
             packed.append(torch.cat(parts, 1).view(points, -1, width).transpose(0, 1))
         return packed
 
+    def pack_one(self, z: Sequence[Tensor]) -> list[Tensor]:
+        """Return a single point as one tensor (tensors, width) per stack."""
+        return [packed.squeeze(1) for packed in self.pack([t.reshape(1, -1) for t in z])]
+
     def unpack(self, packed: Sequence[Tensor]) -> list[Tensor]:
         """Invert `pack`, from (tensors, width, points)."""
         z: dict[int, Tensor] = {}

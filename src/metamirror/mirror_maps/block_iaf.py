@@ -31,7 +31,7 @@ from metamirror.linalg.kronecker import (
     halved,
     module_list,
 )
-from metamirror.linalg.parametrisation import LOG_RANGE, SPEED, bounded_scale
+from metamirror.linalg.parametrisation import LOG_RANGE, SPEED
 from metamirror.mirror_maps.kernels.block_iaf import FlowPass
 from metamirror.mirror_maps.kernels.one_operation import one_operation
 from metamirror.mirror_maps.partition import Blocks, Partition
@@ -41,28 +41,32 @@ Heads = Literal["one zero factor", "all zero factors", "random"]
 Parametrisation = Literal["fan_in", "standard"]
 
 
-def wide_slope(sigma: Tensor) -> Tensor:
-    """Return the slope of `bounded_scale` where it has this value."""
-    return SPEED * sigma * (1 - (sigma.log() / LOG_RANGE).square())
+def wide(alpha: Tensor) -> tuple[Tensor, Tensor]:
+    """Return `bounded_scale` and its slope."""
+    bent = torch.tanh(SPEED / LOG_RANGE * alpha)
+    sigma = torch.exp(LOG_RANGE * bent)
+    return sigma, torch.addcmul(sigma, sigma, bent.square(), value=-1) * SPEED
 
 
-def twice_logistic(alpha: Tensor) -> Tensor:
-    """Return a bounded scale that is 1 at zero: between 0 and 2."""
-    return 2 * torch.sigmoid(alpha)
+def logistic(alpha: Tensor, largest: float) -> tuple[Tensor, Tensor]:
+    """Return `largest` times the logistic function, and its slope."""
+    sigma = torch.sigmoid(alpha) * largest
+    return sigma, torch.addcmul(sigma, sigma, sigma, value=-1 / largest)
 
 
-def logistic_slope(sigma: Tensor, largest: float) -> Tensor:
-    """Return the slope of `largest` times the logistic function where it has this value."""
-    return torch.addcmul(sigma, sigma, sigma, value=-1 / largest)
+def exponential(alpha: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the exponential, which is its own slope."""
+    sigma = torch.exp(alpha)
+    return sigma, sigma
 
 
-SCALES: dict[Scale, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
-    "wide": (bounded_scale, wide_slope),
-    "bounded": (twice_logistic, partial(logistic_slope, largest=2)),
-    "logistic": (torch.sigmoid, partial(logistic_slope, largest=1)),
-    "exponential": (torch.exp, torch.positive),
+SCALES: dict[Scale, Callable[[Tensor], tuple[Tensor, Tensor]]] = {
+    "wide": wide,
+    "bounded": partial(logistic, largest=2),
+    "logistic": partial(logistic, largest=1),
+    "exponential": exponential,
 }
-"""Each sigma, and its slope as a function of its value."""
+"""Each sigma with its slope."""
 
 
 class Encoders(nn.Module):
@@ -174,7 +178,7 @@ class BlockIAF(MirrorMap):
                 raise ValueError(f"{name} is {given!r}; choose from {get_args(known)}")
         self.partition = Partition(shapes, blocks, modes, reverse)
         self.extra_relu, self.fast = extra_relu, fast
-        self.sigma, slope = SCALES[scale]
+        self.scale = SCALES[scale]
         by_fan_in = parametrisation == "fan_in"
         pieces = self.partition.pieces
         first, *later = self.partition.blocks
@@ -204,9 +208,11 @@ class BlockIAF(MirrorMap):
         self.connections = module_list(
             Connection(sum(map(sum, sizes[:i])), sizes[i], by_fan_in) for i in range(1, len(sizes))
         )
-        self.kernel = FlowPass(
-            self.partition, self.encoded, self.decoded, self.sigma, slope, extra_relu
-        )
+        self.kernel = FlowPass(self.partition, self.encoded, self.decoded, self.scale, extra_relu)
+
+    def sigma(self, alpha: Tensor) -> Tensor:
+        """Return the scale."""
+        return self.scale(alpha)[0]
 
     def autoregression(self, z: Mapping[str, Tensor]) -> Iterator[dict[str, tuple[Tensor, Tensor]]]:
         """Block by block, sigma(alpha_i) and mu_i of its pieces, from the blocks before it.
@@ -276,6 +282,15 @@ class BlockIAF(MirrorMap):
             [(connection.matrix(), connection.bias) for connection in self.connections],
             [[*([layer] for layer in d.trunk), [d.alpha, d.mu]] for d in self.decoders],
         )
+
+    def with_constant(
+        self, prepared: Mapping[str, Any], constant: Params
+    ) -> Mapping[str, Any] | None:
+        if not self.fast:
+            return None
+        pieces = self.partition.split(constant)
+        packed = self.kernel.packing.pack_one([pieces[name] for name in self.partition.pieces])
+        return {**prepared, "constant": packed}
 
     def constants(self) -> list[nn.Parameter]:
         biases = [decoders.mu.bias for decoders in self.decoders]

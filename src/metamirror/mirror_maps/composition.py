@@ -41,6 +41,13 @@ class Composition(MirrorMap):
             phi = g.inverse(phi)
         return phi
 
+    def with_constant(
+        self, prepared: Mapping[str, Any], constant: Params
+    ) -> Mapping[str, Any] | None:
+        *before, last = prepared["maps"]
+        whole = self.maps[-1].with_constant(last, constant)
+        return None if whole is None else {"maps": [*before, whole]}
+
     def constants(self) -> list[nn.Parameter]:
         """Return those of the last map: a constant before another map bends what follows."""
         return self.maps[-1].constants()

@@ -304,7 +304,16 @@ class GradientNet(ContractionMap):
                 for i, layer in enumerate(self.layers)
             ],
             "coupling": self.coupling and self.coupling.prepare(self.coupling_width),
+            "constant": None,
         }
+
+    def with_constant(
+        self, prepared: Mapping[str, Any], constant: Params
+    ) -> Mapping[str, Any] | None:
+        if not self.fast:
+            return None
+        packed = self.kernel.packing.pack_one([constant[name] for name in self.groups.shapes])
+        return {**prepared, "constant": packed}
 
     def _width(self, group: int) -> Tensor:
         width: Tensor = getattr(self, f"width_{group}")

@@ -11,12 +11,12 @@ from metamirror.core.tasks import Params
 
 
 class MirrorState(NamedTuple):
-    """The dual point z and its image phi; what g prepared, and the constant added to it."""
+    """The dual point z and its image phi; what g prepared, and what is still to be added to it."""
 
     z: Params
     phi: Params
     prepared: Any
-    shift: Params | None
+    shift: Params | None = None
 
 
 class MirrorDescent(Geometry[MirrorState]):
@@ -60,9 +60,10 @@ class MirrorDescent(Geometry[MirrorState]):
     def _state(self, z: Params, prepared: Any) -> MirrorState:
         image = self.g(z, prepared)
         if self.start == "dual":
-            return MirrorState(z, image, prepared, None)
+            return MirrorState(z, image, prepared)
         shift = {name: value - image[name] for name, value in z.items()}
-        return MirrorState(z, z, prepared, shift)
+        whole = self.g.with_constant(prepared, shift)
+        return MirrorState(z, z, prepared, shift) if whole is None else MirrorState(z, z, whole)
 
     def primal(self, state: MirrorState) -> Params:
         return state.phi

@@ -15,7 +15,15 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from metamirror.linalg.kronecker import KroneckerLinear, ShapeGroups, halved
-from metamirror.linalg.kronecker_layers import DENSE, Layer, Trace, run, run_backward, stacked_layer
+from metamirror.linalg.kronecker_layers import (
+    DENSE,
+    Layer,
+    Trace,
+    over_points,
+    run,
+    run_backward,
+    stacked_layer,
+)
 from metamirror.linalg.tensor_stacks import Packing
 from metamirror.mirror_maps.partition import Partition
 
@@ -82,6 +90,7 @@ class FlowTrace(NamedTuple):
 
     x: list[Tensor]
     scales: list[Tensor]
+    slopes: list[Tensor | None]
     embedding: Tensor | None
     inputs: Tensor | None
     encoders: list[list[Trace]]
@@ -97,8 +106,7 @@ class FlowPass(nn.Module):
         partition: the pieces, in the order in which z is given.
         encoded: the groups in which the pieces with an encoder hold their parameters.
         decoded: those of the pieces with a decoder.
-        sigma: the scale.
-        slope: sigma' as a function of sigma.
+        scale: alpha -> sigma(alpha) and sigma'(alpha).
         extra_relu: whether embeddings and decoder inputs go through a ReLU.
     """
 
@@ -110,8 +118,7 @@ class FlowPass(nn.Module):
         partition: Partition,
         encoded: ShapeGroups,
         decoded: ShapeGroups,
-        sigma: Callable[[Tensor], Tensor],
-        slope: Callable[[Tensor], Tensor],
+        scale: Callable[[Tensor], tuple[Tensor, Tensor]],
         extra_relu: bool,
     ):
         super().__init__()
@@ -119,7 +126,7 @@ class FlowPass(nn.Module):
         self.clusters = clusters_of(partition)
         sizes = {name: math.prod(shape) for name, shape in partition.pieces.items()}
         self.packing = Packing(sizes, [c.names for c in self.clusters])
-        self.sigma, self.slope, self.input_relu = sigma, slope, extra_relu
+        self.scale, self.input_relu = scale, extra_relu
         self.encoder_relus = (True, True, extra_relu)
         self.decoder_relus = (True, True, False)
         self.groups: dict[str, list[list[int]]] = {}
@@ -163,6 +170,7 @@ class FlowPass(nn.Module):
             "encoders": [self._layers("encoder", i, encoders) for i in range(len(self.clusters))],
             "connect": self._connect(connections) if len(connections) else None,
             "decoders": [self._layers("decoder", i, decoders) for i in range(len(self.clusters))],
+            "constant": None,
         }
 
     def _first(self, c: Cluster, first: Sequence[tuple[Tensor, Tensor]]) -> list[Tensor] | None:
@@ -174,7 +182,7 @@ class FlowPass(nn.Module):
             torch.stack([pad(ps[i].flatten(), (0, c.width - ps[i].numel())) for i in rows])
             for ps in zip(*first, strict=True)
         )
-        return [self.sigma(alpha), mu]
+        return [self.scale(alpha)[0], mu]
 
     def _layers(self, kind: str, cluster: int, coders: Coders) -> list[Layer] | None:
         """Return one stack of layers for all the encoders or decoders of a cluster."""
@@ -219,6 +227,7 @@ class FlowPass(nn.Module):
             inputs = inputs.relu() if self.input_relu else inputs
             given = inputs.split([(len(c.names) - c.first) * c.code for c in self.clusters])
         scales, phi = [], []
+        slopes: list[Tensor | None] = []
         decoders: list[list[Trace]] = []
         for c, tensor, first, layers, code in zip(
             self.clusters, x, p["first"], p["decoders"], given, strict=True
@@ -228,15 +237,19 @@ class FlowPass(nn.Module):
                 [] if first is None else [[t.unsqueeze(-1).expand(-1, -1, points) for t in first]]
             )
             decoders.append([])
+            slopes.append(None)
             if layers:
                 read = code.view(len(c.names) - c.first, -1, points).mT
                 decoders[-1] = run(read, layers, self.decoder_relus)
                 alpha, mu = decoders[-1][-1].output.chunk(2)
-                parts.append([self.sigma(alpha), mu])
+                sigma, slopes[-1] = self.scale(alpha)
+                parts.append([sigma, mu])
             scale, shift = (torch.cat(t) if len(t) > 1 else t[0] for t in zip(*parts, strict=True))
             scales.append(scale)
             phi.append(torch.addcmul(shift, tensor.mT, scale))
-        trace = FlowTrace(x, scales, embedding, inputs, encoders, decoders)
+        if p["constant"] is not None:
+            phi = [a + b.unsqueeze(-1) for a, b in zip(phi, p["constant"], strict=True)]
+        trace = FlowTrace(x, scales, slopes, embedding, inputs, encoders, decoders)
         return self.packing.unpack(phi), trace
 
     def backward_pass(
@@ -248,26 +261,26 @@ class FlowPass(nn.Module):
         to_first: list[Any] = []
         to_decoders: list[Any] = []
         to_inputs: list[Tensor] = []
-        for c, grad, x, scale, layers, traces in zip(
-            self.clusters, given, trace.x, trace.scales, p["decoders"], trace.decoders, strict=True
+        for c, grad, x, slope, layers, traces in zip(
+            self.clusters, given, trace.x, trace.slopes, p["decoders"], trace.decoders, strict=True
         ):
             points = grad.shape[-1]
             to_scale = grad * x.mT
-            firsts = [t[: c.first].sum(-1) for t in (to_scale, grad)] if c.first else None
+            firsts = [over_points(t[: c.first]) for t in (to_scale, grad)] if c.first else None
             to_first.append(firsts)
             to_decoders.append(None)
             if layers:
-                later = scale[c.first :]
-                to_alpha = to_scale[c.first :] * self.slope(later)
-                heads = torch.cat([to_alpha, grad[c.first :]])
+                heads = torch.cat([to_scale[c.first :] * slope, grad[c.first :]])
                 read, to_decoders[-1] = run_backward(heads, layers, self.decoder_relus, traces)
-                to_inputs.append(read.view(len(later), points, -1).mT.reshape(-1, points))
+                count = len(c.names) - c.first
+                to_inputs.append(read.view(count, points, -1).mT.reshape(-1, points))
         to_connect, to_encoders = self._embed_backward(to_inputs, to_z, p, trace)
         return self.packing.unpack(to_z), {
             "first": to_first,
             "encoders": to_encoders,
             "connect": to_connect,
             "decoders": to_decoders,
+            "constant": None if p["constant"] is None else [over_points(grad) for grad in given],
         }
 
     def _embed_backward(

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from metamirror.linalg.kronecker import ShapeGroups, transposed
-from metamirror.linalg.kronecker_layers import over_heads, product, product_backward
+from metamirror.linalg.kronecker_layers import over_heads, over_points, product, product_backward
 from metamirror.linalg.tensor_stacks import Packing
 
 Prepared = Mapping[str, Any]
@@ -64,11 +64,6 @@ def bent_backward(grad: Tensor, logistic: Tensor, weight: Tensor) -> tuple[Tenso
     to_hidden = (2 * weight.unsqueeze(-1) * grad).mul_(slope)
     to_weight = torch.addcmul(-grad, grad, logistic, value=2)
     return to_hidden, {"offset": over_points(to_hidden), "weight": over_points(to_weight)}
-
-
-def over_points(grad: Tensor) -> Tensor:
-    """Return the gradient in what all points share."""
-    return grad.sum(-1) if grad.shape[-1] > 1 else grad.squeeze(-1)
 
 
 def summed(one: Sequence[Tensor], other: Sequence[Tensor]) -> list[Tensor]:
@@ -128,6 +123,8 @@ class NetPass:
         found, scaled_back = _unzip(
             applied(s, x.mT, transpose=True) for s, x in zip(p["scalings"], bracket, strict=True)
         )
+        if p["constant"] is not None:
+            found = [a + b.unsqueeze(-1) for a, b in zip(found, p["constant"], strict=True)]
         return self.packing.unpack(found), NetTrace(scaled, layers, coupling, scaled_back)
 
     def backward_pass(
@@ -158,6 +155,7 @@ class NetPass:
             "scalings": [summed(*pair) for pair in zip(to_scalings, to_turned, strict=True)],
             "layers": to_layers,
             "coupling": to_coupling,
+            "constant": None if p["constant"] is None else [over_points(grad) for grad in given],
         }
 
     @staticmethod
