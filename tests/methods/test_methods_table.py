@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import metamirror as mm
+from metamirror.methods.registry import GROUPS
 from metamirror.testing import check_method
 from metamirror.testing.methods import check_vmap, learned, meta_gradient, relative_difference
 from metamirror.testing.networks import smooth_mlp
@@ -80,3 +81,10 @@ def test_first_order_changes_the_gradient_but_not_the_value(row: Row):
         atol=0,
     )
     assert relative_difference(meta_gradient(first, tasks), meta_gradient(second, tasks)) > 1e-4
+
+
+def test_the_registry_lists_its_groups_one_after_the_other():
+    order = [list(GROUPS).index(method.group) for method in mm.METHODS.values()]
+    assert order == sorted(order)
+    published = [key for key, method in mm.METHODS.items() if method.group == "paper"]
+    assert (published[0], published[-1], len(published)) == ("maml", "blockiaf", 8)

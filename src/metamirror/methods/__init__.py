@@ -31,7 +31,7 @@ METHODS: dict[str, Method] = {
         "anil",
     )
 }
-"""Every method by its key, in the order of the paper's table."""
+"""Every method by its key, group by group, the paper's in the order of its table."""
 
 COMMON = (*(field.name for field in fields(Settings)), "prior", "first_order", "recompute")
 """What every method takes as a keyword, beside its own options."""
