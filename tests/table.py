@@ -82,5 +82,8 @@ ROWS = [
     Row("gradnet:metric=diagonal:log_range=3"),
     Row("gradnet:form=elementwise"),
     Row("gradnet:start=dual"),
+    Row("gap"),
+    Row("gap:layers=all"),
+    Row("gap:approximate=true"),
     Row("anil", starts_as=None),
 ]

@@ -28,6 +28,7 @@ METHODS: dict[str, Method] = {
         "ecml",
         "blockiaf",
         "gradnet",
+        "gap",
         "anil",
     )
 }
