@@ -29,6 +29,10 @@ METHODS: dict[str, Method] = {
         "blockiaf",
         "gradnet",
         "gap",
+        "metamd",
+        "reptile",
+        "fomaml",
+        "boil",
         "anil",
     )
 }
