@@ -6,12 +6,14 @@ import json
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from io import StringIO
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from metamirror.cli.main import main
 from metamirror.core.files import read_json
 from metamirror.methods import METHODS
+from metamirror.methods.registry import GROUPS
 from speed_table import NOTHING, markdown, with_interval
 
 STUDIES = {
@@ -30,16 +32,19 @@ def registry(results: Path) -> str:
     said = StringIO()
     with redirect_stdout(said):
         main(["methods", "--json"])
-    rows = [
-        (
-            f"`{r['method']}`",
-            r["optimizer"],
-            r["geometry"],
-            r["paper"],
-            f"{r['extra_parameters']:,}",
+    rows: list[tuple[str, ...]] = []
+    for group, methods in groupby(json.loads(said.getvalue()), key=lambda r: r["group"]):
+        rows.append((f"*{GROUPS[group]}*", "", "", "", ""))
+        rows += (
+            (
+                f"`{r['method']}`",
+                r["optimizer"],
+                r["geometry"],
+                r["paper"],
+                f"{r['extra_parameters']:,}",
+            )
+            for r in methods
         )
-        for r in json.loads(said.getvalue())
-    ]
     columns = ("method", "lower-level optimiser", "loss geometry", "paper", "extra parameters")
     return markdown(columns, rows, words=4)
 

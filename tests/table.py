@@ -16,6 +16,7 @@ class Row:
         no_finite_differences: why its meta-gradient is not the gradient of its value.
         straight_through: parameters whose gradient is defined otherwise: left out of differences.
         unused: (part of a parameter's name, why it has no gradient).
+        one_order: why its meta-gradient is the same at first order.
         acts_on_conv_bias: parameters of conv4's geometry that act on nothing but a bias in front
             of batch normalisation, which subtracts it: no gradient reaches them.
     """
@@ -25,6 +26,7 @@ class Row:
     no_finite_differences: str | None = None
     straight_through: str | None = None
     unused: tuple[tuple[str, str], ...] = ()
+    one_order: str | None = None
     acts_on_conv_bias: tuple[str, ...] = ()
 
     @property
@@ -82,5 +84,24 @@ ROWS = [
     Row("gradnet:metric=diagonal:log_range=3"),
     Row("gradnet:form=elementwise"),
     Row("gradnet:start=dual"),
+    Row("gap"),
+    Row("gap:layers=all"),
+    Row("gap:approximate=true"),
+    Row("metamd", acts_on_conv_bias=RATES),
+    Row("metamd:form=pnorm", acts_on_conv_bias=RATES),
+    Row("metamd:form=pnorm:start=dual", acts_on_conv_bias=RATES),
+    Row(
+        "metamd:learn_start=false",
+        straight_through="model.",
+        acts_on_conv_bias=RATES,
+        unused=(("model.", "the start stays as it is"),),
+    ),
+    Row(
+        "reptile",
+        no_finite_differences="the direction to the adapted parameters is no gradient",
+        one_order="no derivative of the path is taken",
+    ),
+    Row("fomaml", no_finite_differences="inner gradients are taken as constants"),
+    Row("boil", starts_as=None),
     Row("anil", starts_as=None),
 ]

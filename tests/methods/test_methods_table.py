@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import metamirror as mm
+from metamirror.methods.registry import GROUPS
 from metamirror.testing import check_method
 from metamirror.testing.methods import check_vmap, learned, meta_gradient, relative_difference
 from metamirror.testing.networks import smooth_mlp
@@ -70,8 +71,8 @@ def _moved(learner: mm.Learner, tasks: mm.Task) -> dict[str, torch.Tensor]:
 def test_first_order_changes_the_gradient_but_not_the_value(row: Row):
     tasks = point_tasks()
     second, first = (
-        shaken(mm.make_learner(row.spec, smooth_mlp(), steps=3, lr=0.1, first_order=flag))
-        for flag in (False, True)
+        shaken(mm.make_learner(row.spec, smooth_mlp(), steps=3, lr=0.1, adjoint=adjoint))
+        for adjoint in ("unrolled", "first")
     )
     torch.testing.assert_close(
         first.meta_loss(tasks, seeds=[0, 1]),
@@ -79,4 +80,12 @@ def test_first_order_changes_the_gradient_but_not_the_value(row: Row):
         rtol=1e-12,
         atol=0,
     )
-    assert relative_difference(meta_gradient(first, tasks), meta_gradient(second, tasks)) > 1e-4
+    change = relative_difference(meta_gradient(first, tasks), meta_gradient(second, tasks))
+    assert change == 0 if row.one_order else change > 1e-4
+
+
+def test_the_registry_lists_its_groups_one_after_the_other():
+    order = [list(GROUPS).index(method.group) for method in mm.METHODS.values()]
+    assert order == sorted(order)
+    published = [key for key, method in mm.METHODS.items() if method.group == "paper"]
+    assert (published[0], published[-1], len(published)) == ("maml", "blockiaf", 8)

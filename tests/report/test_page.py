@@ -75,7 +75,7 @@ def fake_table(word: str = "", **changes) -> dict:
         "title": f"MAML{word}",
         "optimizer": f"GD{word}",
         "geometry": f"identity{word}",
-        "kind": "method",
+        "group": "paper",
         "shots": 1,
         "accuracy": 40.0,
         "ci95": 0.5,
@@ -101,7 +101,7 @@ def fake_table(word: str = "", **changes) -> dict:
         "difference_to_maml": unsure,
         "method": f"pixels{word}",
         "title": "raw pixels",
-        "kind": "control",
+        "group": "control",
     }
     failed = row | {"method": "ecml", "title": "ECML", "accuracy": None, "status": "failed"}
     failed |= {"reason": f"out of memory{word}"}
@@ -231,7 +231,12 @@ def test_a_search_is_told_and_its_short_runs_stay_out_of_the_curves(tmp_path: Pa
 
 def test_figures_without_a_seed_claim_none_and_every_shot_has_its_time(tmp_path: Path):
     row = fake_table()["rows"][0]
-    untrained = {"method": "pixels", "title": "Pixels", "kind": "control", "extra_parameters": None}
+    untrained = {
+        "method": "pixels",
+        "title": "Pixels",
+        "group": "control",
+        "extra_parameters": None,
+    }
     untrained |= {"seeds": [{"seed": None, "accuracy": 40.0}], "relative_to_maml": None}
     rows = [row, row | {"shots": 5, "relative_to_maml": 1.75}, row | untrained]
     (tmp_path / "table.json").write_text(json.dumps({"protocol": {}, "rows": rows}))

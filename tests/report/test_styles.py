@@ -6,9 +6,10 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+from matplotlib.markers import MarkerStyle
 
 import metamirror as mm
-from metamirror.report.styles import CHOSEN, Style, style_of, styles_of
+from metamirror.report.styles import CHOSEN, MARKERS, SOLID, Style, style_of, styles_of
 
 # Full dichromacy, on linear RGB: Machado, Oliveira and Fernandes (2009).
 EYES = {
@@ -55,7 +56,12 @@ def lab(rgb: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("eyes", EYES)
 def test_any_two_methods_differ_to_any_eye(eyes: str, ground: int):
     seen = [lab(EYES[eyes] @ linear(pair[ground])) for pair in CHOSEN]
-    assert min(float(np.linalg.norm(a - b)) for a, b in combinations(seen, 2)) > 18
+    assert closest(seen[:SOLID]) > 18
+    assert closest(seen) > (17 if eyes == "all cones" else 10)
+
+
+def closest(colours: list[np.ndarray]) -> float:
+    return min(float(np.linalg.norm(a - b)) for a, b in combinations(colours, 2))
 
 
 @pytest.mark.parametrize("ground", [0, 1], ids=["light", "dark"])
@@ -76,6 +82,21 @@ def test_forty_methods_have_forty_looks_and_colours():
     assert len(looks(styles)) == len({style.colours for style in styles}) == 40
     assert len({style.marker for style in styles}) == 40
     assert [style_of(name) for name in reversed(names)] == styles[::-1]
+
+
+def test_two_dozen_methods_have_a_chosen_colour_and_a_filled_marker():
+    assert len(CHOSEN) == 24
+    assert len(set(MARKERS)) == 23
+    for index in range(40):
+        marker = MarkerStyle(Style(index).marker)
+        assert marker.is_filled(), f"{index} is drawn in the colour of the page"
+
+
+def test_colours_that_may_look_alike_have_other_lines():
+    lines = [Style(index).dashes for index in range(30)]
+    assert lines[:SOLID] == [()] * SOLID
+    assert len({lines[0], lines[10], lines[20]}) == 3
+    assert lines[10] == lines[19]
 
 
 def test_registered_methods_have_the_first_looks_and_a_variant_has_its_method_s():

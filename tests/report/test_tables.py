@@ -17,7 +17,7 @@ def row(method: str, accuracy: float | None, ci95: float | None = 1.0, **changes
         "title": method.upper(),
         "optimizer": "GD",
         "geometry": "R&D_1 | none",
-        "kind": "method",
+        "group": "paper",
         "shots": 1,
         "accuracy": accuracy,
         "ci95": ci95,
@@ -73,7 +73,7 @@ def test_markdown():
         layout(
             row("maml", 48.701, 1.838, bold=True, published="48.70 ± 1.84"),
             row("ecml", None, None, difference_to_maml=None, relative_to_maml=None, **FAILED),
-            row("anil", 40.0, 1.0, kind="control", **FAILED),
+            row("anil", 40.0, 1.0, group="control", **FAILED),
         )
     )
     lines = text.splitlines()
@@ -81,13 +81,15 @@ def test_markdown():
     assert lines[2].startswith(
         "| method | lower-level optimiser | loss geometry | accuracy, % | in"
     )
-    assert lines[4] == (
+    assert lines[4] == "| *In the paper* |" + "  |" * 7
+    assert lines[5] == (
         r"| MAML | GD | R&D_1 \| none | **48.70 ± 1.84** | 48.70 ± 1.84 | +1.50 [-0.25, +3.25] "
         "| 12,345 | 1.25 |"
     )
-    assert "| failed | – | – | 12,345 | – |" in lines[5]
-    assert lines[6].startswith("| *control:* ANIL |")
-    assert "40.00 ± 1.00 † |" in lines[6]
+    assert "| failed | – | – | 12,345 | – |" in lines[6]
+    assert lines[7] == "| *Controls* |" + "  |" * 7
+    assert lines[8].startswith("| ANIL |")
+    assert "40.00 ± 1.00 † |" in lines[8]
     assert "- ECML, 1-shot (failed): seed 0: not finite at step 3" in lines
     assert "- † ANIL, 1-shot (failed): seed 0: not finite at step 3" in lines
 
@@ -158,3 +160,16 @@ def test_a_narrow_terminal_does_without_the_geometry():
         assert "48.70 ± 1.00" in text
         assert ("R&D" in text) == shown
         assert max(map(len, text.splitlines())) <= width
+
+
+def test_a_table_of_an_earlier_version_is_grouped_by_the_registry():
+    """It said which rows are controls, and no more."""
+    labels = ("maml", "gradnet:rho=0", "own", "nearest-mean-pixels")
+    rows = [row(label, 50.0) for label in labels]
+    for one in rows:
+        del one["group"]
+        one["kind"] = "control" if "mean" in one["method"] else "method"
+    groups = [r.group for r in tables.read_rows(table(*rows))]
+    assert groups == ["paper", "relative", "relative", "control"]
+    assert list(layout(*rows).tables) == ["In the paper", "Relatives", "Controls"]
+    assert list(layout(rows[0]).tables) == [""]

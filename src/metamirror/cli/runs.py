@@ -16,6 +16,7 @@ from metamirror.core.files import to_json
 from metamirror.core.learner import Learner
 from metamirror.data.own_folder import absolute_folder, parse_folder
 from metamirror.methods import METHODS
+from metamirror.methods.registry import GROUPS
 from metamirror.models import Conv4
 from metamirror.training.config import RunConfig
 from metamirror.training.evaluate import evaluate_run
@@ -40,13 +41,14 @@ def methods(imports: Imports = (), json: Json = False) -> None:
         {
             "method": key,
             "title": method.title,
+            "group": method.group,
             "optimizer": method.optimizer,
             "geometry": method.geometry,
             "paper": method.paper,
             "extra_parameters": extra_parameters(key, model),
             "options": [field.name for field in fields(method.options)],
         }
-        for key, method in METHODS.items()
+        for key, method in sorted(METHODS.items(), key=lambda m: list(GROUPS).index(m[1].group))
     ]
     if json:
         print(to_json(rows))
@@ -58,12 +60,26 @@ def methods(imports: Imports = (), json: Json = False) -> None:
     for column in ("method", "lower-level optimiser", "loss geometry", "paper"):
         table.add_column(column, overflow="fold")
     table.add_column("extra parameters", justify="right", overflow="fold")
-    for row in rows:
-        words = (row[name] for name in ("method", "optimizer", "geometry", "paper"))
-        table.add_row(*words, f"{row['extra_parameters']:,}")
+    for group, title in GROUPS.items():
+        table.add_section()
+        table.add_row(title, style="italic")
+        for row in (row for row in rows if row["group"] == group):
+            words = (row[name] for name in ("method", "optimizer", "geometry"))
+            table.add_row(*words, in_short(row["paper"]), f"{row['extra_parameters']:,}")
     Console().print(table)
     options = [f"  {row['method']}: {', '.join(row['options'])}" for row in rows if row["options"]]
     print("Options, as in METHOD:option=value:", *options, sep="\n")
+
+
+def in_short(paper: str) -> str:
+    """Return a paper with its first author alone, if it has more than two.
+
+    >>> in_short("Finn, Abbeel, Levine 2017"), in_short("Lee, Choi 2018")
+    ('Finn et al. 2017', 'Lee, Choi 2018')
+    """
+    authors, _, year = paper.rpartition(" ")
+    names = authors.split(", ")
+    return paper if len(names) < 3 else f"{names[0]} et al. {year}"
 
 
 def train(

@@ -7,7 +7,7 @@ from metamirror.core.geometry import State
 from metamirror.core.inner_level import InnerLevel
 from metamirror.core.inner_loop import Path
 from metamirror.core.losses import loss_for
-from metamirror.core.tasks import Params, Task
+from metamirror.core.tasks import Batch, Params, Task
 
 
 class Episode:
@@ -35,15 +35,21 @@ class Episode:
         keep: bool = False,
         fixed: Params | None = None,
         phi0: Params | None = None,
+        support: Batch | None = None,
+        first: int = 0,
     ) -> Path:
-        """Run the inner loop on the support set; arguments as in `InnerLevel.descend`."""
+        """Run the inner loop on the support set, or on other examples in its place.
+
+        `fixed` as in `InnerLevel.lower_level`, the other arguments as in `InnerLevel.descend`.
+        """
         return self.inner.descend(
-            self.inner.lower_level(self.task.support, fixed),
+            self.inner.lower_level(support or self.task.support, fixed),
             self.state if state is None else state,
             adjoint=adjoint,
             steps=steps,
             keep=keep,
             phi0=phi0,
+            first=first,
             inside_vmap=self._inside_vmap,
         )
 

@@ -28,10 +28,15 @@ METHODS: dict[str, Method] = {
         "ecml",
         "blockiaf",
         "gradnet",
+        "gap",
+        "metamd",
+        "reptile",
+        "fomaml",
+        "boil",
         "anil",
     )
 }
-"""Every method by its key, in the order of the paper's table."""
+"""Every method by its key, group by group, the paper's in the order of its table."""
 
 COMMON = (*(field.name for field in fields(Settings)), "prior", "first_order", "recompute")
 """What every method takes as a keyword, beside its own options."""

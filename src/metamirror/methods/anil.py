@@ -34,5 +34,5 @@ METHOD = Method(
     paper="Raghu, Raghu, Bengio, Vinyals 2020",
     build=build,
     options=Options,
-    control=True,
+    group="control",
 )

@@ -111,4 +111,5 @@ METHOD = Method(
         "decay_every": 20_000,
         "decay_factor": 0.1,
     },
+    group="paper",
 )

@@ -168,4 +168,5 @@ METHOD = Method(
     build=build,
     options=Options,
     published={1: "48.94 ± 0.80", 5: "65.26 ± 0.67"},
+    group="paper",
 )

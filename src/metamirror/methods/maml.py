@@ -20,4 +20,5 @@ METHOD = Method(
     paper="Finn, Abbeel, Levine 2017",
     build=build,
     published={1: "48.70 ± 1.84", 5: "63.11 ± 0.92"},
+    group="paper",
 )

@@ -171,4 +171,5 @@ METHOD = Method(
     build=build,
     options=Options,
     published={5: "64.9"},
+    group="paper",
 )

@@ -73,4 +73,5 @@ METHOD = Method(
     build=build,
     options=Options,
     published={1: "50.47 ± 1.87", 5: "64.03 ± 0.94"},
+    group="paper",
 )

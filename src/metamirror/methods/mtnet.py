@@ -178,4 +178,5 @@ METHOD = Method(
     build=build,
     options=Options,
     published={1: "51.70 ± 1.84"},
+    group="paper",
 )

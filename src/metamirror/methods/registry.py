@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from torch import nn
 
@@ -11,6 +11,15 @@ from metamirror.core.objectives import Objective
 from metamirror.core.option_spec import NoOptions, read_options
 from metamirror.core.settings import Settings
 from metamirror.core.start import Start
+
+Group = Literal["paper", "relative", "control"]
+
+GROUPS: Mapping[Group, str] = {
+    "paper": "In the paper",
+    "relative": "Relatives",
+    "control": "Controls",
+}
+"""The groups of methods with their titles, in the order in which tables list them."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +50,8 @@ class Method:
             the paper's common ones; `decay_every` is of 60,000 iterations.
         defaults: settings, or a prior, that the method starts from where the user gives none.
             `train` has its own `steps`, `lr` and `norm`, and gives those.
-        control: whether it is a baseline or control, which leads no table.
+        group: "paper" for the rows of the paper's Table 1, "control" for what every method must
+            beat, "relative" for all others.
     """
 
     key: str
@@ -54,7 +64,7 @@ class Method:
     published: Mapping[int, str] = field(default_factory=dict)
     recipe: Mapping[str, Any] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    control: bool = False
+    group: Group = "relative"
 
     def make_options(self, given: Mapping[str, Any]) -> Any:
         """Return the options object, from keywords or from the words of a command line."""

@@ -219,4 +219,5 @@ METHOD = Method(
     build=build,
     options=Options,
     published={1: "52.3 ± 0.8", 5: "68.4 ± 0.6"},
+    group="paper",
 )

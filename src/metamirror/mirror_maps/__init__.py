@@ -10,6 +10,7 @@ from metamirror.mirror_maps.gradient_net import GradientNet
 from metamirror.mirror_maps.mirror_descent import MirrorDescent
 from metamirror.mirror_maps.mixing import KroneckerMixing
 from metamirror.mirror_maps.partition import Partition
+from metamirror.mirror_maps.power import Power
 from metamirror.mirror_maps.quadratic import Diagonal, KroneckerMetric, Linear
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "MirrorDescent",
     "MirrorMap",
     "Partition",
+    "Power",
     "Witness",
     "bregman",
     "certify",

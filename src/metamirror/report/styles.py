@@ -21,14 +21,38 @@ CHOSEN = (
     ("#962900", "#e53009"),
     ("#5d0097", "#8f52ff"),
     ("#979797", "#797879"),
+    ("#4e1c14", "#ac462d"),
+    ("#4f1058", "#d830d2"),
+    ("#e93d71", "#db196a"),
+    ("#291128", "#d397ca"),
+    ("#597830", "#9cb84d"),
+    ("#5f81ab", "#4a688d"),
+    ("#2e5035", "#99c4a5"),
+    ("#897010", "#ecc754"),
+    ("#cc35fa", "#a306d7"),
+    ("#b164cd", "#dcc4ec"),
+    ("#b3354d", "#d9809e"),
+    ("#113029", "#3eaea5"),
+    ("#86067e", "#fa82eb"),
+    ("#0f5d0f", "#8eed97"),
 )
-"""On a light and on a dark background: readers with any colour vision can tell any two apart.
+"""On a light and on a dark background; further colours are computed.
 
-Further colours are computed; no more than about ten can have this property.
+Readers with any colour vision can tell any two of the first `SOLID` apart. No more than about ten
+colours can have this property: lines of the others are broken as well.
 """
 
-MARKERS = "os^vDPX*ph"
-"""As matplotlib names them; they differ as well, for print in grey."""
+SOLID = 10
+"""How many methods have an unbroken line, before each further ten has a pattern of its own."""
+
+Marker = str | tuple[int, Literal[0, 1], int]
+"""As matplotlib names it: a letter, or corners, polygon (0) or star (1), and an angle."""
+
+MARKERS: tuple[Marker, ...] = (
+    *"os^vDPX*ph<>dH8",
+    *((4, 1, 0), (3, 1, 0), (6, 1, 0), (5, 0, 36), (4, 1, 45), (3, 1, 60), (5, 1, 36), (8, 1, 0)),
+)
+"""Filled ones, which stand out from their line; they differ as well, for print in grey."""
 
 _indices: dict[str, int] = {}
 
@@ -59,17 +83,20 @@ class Style:
         return f"light-dark({', '.join(self.colours)})"
 
     @property
-    def marker(self) -> str | tuple[int, Literal[1, 2], int]:
-        """The marker, as matplotlib names it: a chosen one, then stars of ever more points."""
+    def marker(self) -> Marker:
+        """The marker: a chosen one, then stars of ever more points."""
         if self.index < len(MARKERS):
             return MARKERS[self.index]
-        more = self.index - len(MARKERS)
-        return 6 + more // 2, 2 if more % 2 else 1, 0
+        return 9 + self.index - len(MARKERS), 1, 0
 
     @property
     def dashes(self) -> tuple[float, ...]:
-        """Lengths of lines and gaps: solid, then a dash, a dash and a dot, a dash and two dots."""
-        return (6.0, 3.0) + (1.5, 3.0) * (self.repeat - 1) if self.repeat else ()
+        """Lengths of lines and gaps: solid, then a dash, a dash and a dot, a dash and two dots.
+
+        Of methods after the first ten, long lines with one short gap, with two, and so on.
+        """
+        own = (10.0, 1.0) + (2.0, 1.0) * (self.index // SOLID - 1) if self.index >= SOLID else ()
+        return own + ((6.0, 3.0) + (1.5, 3.0) * (self.repeat - 1) if self.repeat else ())
 
 
 def style_of(method: str) -> Style:

@@ -14,6 +14,8 @@ from rich.text import Text
 
 from metamirror.core.files import write_atomically
 from metamirror.experiments.comparison.table import DIGITS, MISSING, Row, plus_minus
+from metamirror.methods import METHODS
+from metamirror.methods.registry import GROUPS, Group
 from metamirror.report.collect import dict_or_empty, dicts_in, number
 
 UNITS = {"accuracy": "accuracy, %", "mse": "MSE"}
@@ -52,11 +54,14 @@ class Table:
 
 @dataclass(frozen=True)
 class Layout:
-    """A comparison: the line above the table, methods, controls with the same columns, notes."""
+    """A comparison: the line above it, a table for each group that has rows, notes.
+
+    All tables have the same columns. They stand under the group's title, if there are several.
+    """
 
     protocol: str
-    methods: Table
-    controls: Table
+    columns: dict[str, str]
+    tables: dict[str, Table]
     notes: list[str]
 
 
@@ -77,7 +82,7 @@ def _read_row(found: dict[str, Any], measure: str, longest: int | None) -> Row:
     return Row(
         **words | {"title": words["title"] or words["method"]},
         **figures,
-        kind="control" if found.get("kind") == "control" else "method",
+        group=_group(found),
         shots=int(number(found.get("shots")) or 0),
         measure=measure,
         value=number(found.get(measure)),
@@ -85,6 +90,15 @@ def _read_row(found: dict[str, Any], measure: str, longest: int | None) -> Row:
         difference_to_maml={end: number(gap.get(end)) for end in ENDS},
         bold=found.get("bold") is True,
     )
+
+
+def _group(found: dict[str, Any]) -> Group:
+    """Return a row's group; an earlier version wrote which rows are controls, and no more."""
+    if "control" in (found.get("group"), found.get("kind")):
+        return "control"
+    key = str(found.get("method")).partition(":")[0]
+    known: Group = METHODS[key].group if key in METHODS else "relative"
+    return next((group for group in GROUPS if group == found.get("group")), known)
 
 
 def lay_out(protocol: str, rows: Sequence[Row]) -> Layout:
@@ -117,13 +131,16 @@ def lay_out(protocol: str, rows: Sequence[Row]) -> Layout:
             *(at(count, lambda row: _figure(row.relative_to_maml, ".2f")) for count in shots),
         ]
 
-    by_method: dict[str, dict[str, dict[int, Row]]] = {"method": {}, "control": {}}
+    by_method: dict[Group, dict[str, dict[int, Row]]] = {group: {} for group in GROUPS}
     for row in rows:
-        by_method[row.kind].setdefault(row.method, {})[row.shots] = row
-    methods, controls = (
-        Table(columns, [cells(own) for own in some.values()]) for some in by_method.values()
-    )
-    return Layout(protocol, methods, controls, _notes(rows))
+        by_method[row.group].setdefault(row.method, {})[row.shots] = row
+    several = sum(map(bool, by_method.values())) > 1
+    tables = {
+        GROUPS[group] if several else "": Table(columns, [cells(own) for own in some.values()])
+        for group, some in by_method.items()
+        if some
+    }
+    return Layout(protocol, columns, tables, _notes(rows))
 
 
 def _figure(value: float | None, spec: str) -> Cell:
@@ -193,15 +210,15 @@ def _notes(rows: Sequence[Row]) -> list[str]:
 def markdown(layout: Layout) -> str:
     """Return the table for a README."""
 
-    def line(cells: Sequence[Cell], mark: str = "") -> str:
+    def line(cells: Sequence[Cell]) -> str:
         texts = [f"**{cell.text}**" if cell.bold else cell.text for cell in cells]
-        texts[0] = mark + texts[0]
         return "| " + " | ".join(text.replace("|", "\\|") for text in texts) + " |"
 
-    titles = [Cell(title) for title in layout.methods.columns]
+    titles = [Cell(title) for title in layout.columns]
     lines = [layout.protocol, "", line(titles), line([Cell("---")] * len(titles))]
-    lines += map(line, layout.methods.rows)
-    lines += [line(row, "*control:* ") for row in layout.controls.rows]
+    for title, table in layout.tables.items():
+        lines += [line([Cell(f"*{title}*"), *[Cell("")] * (len(titles) - 1)])] if title else []
+        lines += map(line, table.rows)
     return "\n".join([*lines, "", *(f"- {note}" for note in layout.notes), ""])
 
 
@@ -225,16 +242,18 @@ def latex(layout: Layout) -> str:
         bold = [r"\textbf" if cell.bold else "" for cell in cells]
         return " & ".join(map(str.__add__, bold, texts)) + r" \\"
 
-    columns = layout.methods.columns
+    columns = layout.columns
     alignment = "".join("r" if kind == "number" else "l" for kind in columns.values())
+    parts = []
+    for title, table in layout.tables.items():
+        heading = f"\\multicolumn{{{len(columns)}}}{{l}}{{\\textit{{{title}}}}} \\\\"
+        parts += [r"\midrule", *([heading] if title else []), *map(line, table.rows)]
     lines = [
         f"% {layout.protocol}",
         f"\\begin{{tabular}}{{{alignment}}}",
         r"\toprule",
         line([Cell(title) for title in columns]),
-        r"\midrule",
-        *map(line, layout.methods.rows),
-        *([r"\midrule", *map(line, layout.controls.rows)] if layout.controls.rows else []),
+        *parts,
         r"\bottomrule",
         r"\end{tabular}",
         *(f"% {note}" for note in layout.notes),
@@ -245,7 +264,7 @@ def latex(layout: Layout) -> str:
 def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return one line for each row of table.json, unrounded."""
     measure = "mse" if rows and "mse" in rows[0] else "accuracy"
-    columns = ["method", "title", "optimizer", "geometry", "kind", "shots", measure, "ci95"]
+    columns = ["method", "title", "optimizer", "geometry", "group", "shots", measure, "ci95"]
     columns += ["seeds", "published", *(f"difference_to_maml_{end}" for end in ENDS)]
     columns += ["extra_parameters", "seconds_per_iteration", "relative_to_maml", "bold"]
     gaps = [row["difference_to_maml"] or {} for row in rows]
@@ -263,27 +282,27 @@ def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
     return file.getvalue()
 
 
-def _on_screen(table: Table, width: int) -> Screen:
-    """Return a table for a terminal; a narrow one does without its broad columns."""
-    wide = width >= ROOM * len(table.columns)
-    shown = [wide or kind != "broad" for kind in table.columns.values()]
+def _on_screen(columns: dict[str, str], tables: Mapping[str, Table], width: int) -> Screen:
+    """Return tables by their titles as one for a terminal, without broad columns if narrow."""
+    wide = width >= ROOM * len(columns)
+    shown = [wide or kind != "broad" for kind in columns.values()]
     screen = Screen()
-    for title, kind in compress(table.columns.items(), shown):
+    for title, kind in compress(columns.items(), shown):
         screen.add_column(title, justify="right" if kind == "number" else "left", overflow="fold")
-    for row in table.rows:
-        screen.add_row(*(Text(c.text, "bold" if c.bold else "") for c in compress(row, shown)))
+    for title, table in tables.items():
+        screen.add_section()
+        if title:
+            screen.add_row(Text(title, "italic"))
+        for row in table.rows:
+            screen.add_row(*(Text(c.text, "bold" if c.bold else "") for c in compress(row, shown)))
     return screen
 
 
 def show(table: Mapping[str, Any], console: Console) -> None:
     """Print the table of a comparison on a terminal."""
     layout = lay_out(table["protocol"]["line"], read_rows(table))
-    every = Table(layout.methods.columns, layout.methods.rows + layout.controls.rows)
     console.print(layout.protocol, markup=False, highlight=False)
-    screen = _on_screen(every, console.width)
-    if layout.controls.rows and layout.methods.rows:
-        screen.rows[len(layout.methods.rows) - 1].end_section = True
-    console.print(screen)
+    console.print(_on_screen(layout.columns, layout.tables, console.width))
     console.print("\n".join(layout.notes), markup=False, highlight=False)
 
 
@@ -299,7 +318,7 @@ def cost_table(found: dict[str, Any]) -> Screen:
     }
     rows = [[Cell(text.format(**row)) for text in columns.values()] for row in found["rows"]]
     kinds = dict.fromkeys(columns, "number") | {"method": ""}
-    screen = _on_screen(Table(kinds, rows), 0)
+    screen = _on_screen(kinds, {"": Table(kinds, rows)}, 0)
     screen.title = (
         f"conv4-{found['width']} on {found['shape']}, {found['ways']}-way "
         f"{found['shots']}-shot, {found['steps']} steps, {found['tasks']} tasks, "

@@ -107,7 +107,7 @@ def test_the_table_is_what_the_tasks_say(whole: Path):
         assert [s["run"] for s in row["seeds"]] == [
             f"cells/{method}-3shot-seed{seed}" for seed in (0, 1)
         ]
-        assert (row["status"], row["kind"], row["published"]) == ("done", "method", None)
+        assert (row["status"], row["group"], row["published"]) == ("done", "paper", None)
     found = estimate(tasks["metasgd"] - tasks["maml"])
     shown = rows["metasgd"]["difference_to_maml"]
     assert (shown["mean"], shown["low"], shown["high"]) == pytest.approx(
@@ -285,15 +285,15 @@ def test_of_a_study_all_but_the_weights_is_kept(
     means = np.array([line.split(",") for line in lines], dtype=float).mean(0)
     shown = dict(zip(header.split(","), means, strict=True))
     for row in rows_of(pictures).values():
-        if row["seeds"][0]["run"] and row["kind"] == "method":
+        if row["seeds"][0]["run"] and row["group"] != "control":
             assert shown[Path(row["seeds"][0]["run"]).name] == pytest.approx(row["accuracy"], 1e-4)
 
 
 def test_controls_stand_below_the_methods(pictures: Path):
     rows = rows_of(pictures)
-    assert {label: row["kind"] for label, row in rows.items()} == {
-        "maml": "method",
-        "blockiaf": "method",
+    assert {label: row["group"] for label, row in rows.items()} == {
+        "maml": "paper",
+        "blockiaf": "paper",
         "anil": "control",
         "metasgd-as-blockiaf": "control",
         "nearest-mean-features": "control",

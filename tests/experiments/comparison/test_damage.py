@@ -150,7 +150,7 @@ def test_a_job_runs_by_hand_and_writes_its_own_record(tmp_path: Path):
 
 
 def row(label: str, job: Job) -> Row:
-    return Row(label, label, "GD", "none", "method", 3, jobs={0: job})
+    return Row(label, label, "GD", "none", "relative", 3, jobs={0: job})
 
 
 PROTOCOL = {"classes": {}, "line": "sinusoid."}

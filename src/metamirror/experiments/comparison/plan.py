@@ -16,6 +16,7 @@ from metamirror.experiments.comparison.spec import Spec
 from metamirror.experiments.comparison.table import Row
 from metamirror.experiments.statistics import BASELINE
 from metamirror.methods import METHODS, Method, find_method
+from metamirror.methods.registry import GROUPS
 from metamirror.training.config import RunConfig, load_config
 from metamirror.training.factory import build_model, build_stream, extra_parameters
 from metamirror.training.run_folder import check_settings
@@ -29,7 +30,7 @@ PUBLISHED_ON, PUBLISHED_WAYS = "mini-imagenet", 5
 
 
 def trained_rows(spec: Spec) -> list[Row]:
-    """Return the rows that are trained, without jobs: methods as given, controls behind them."""
+    """Return the rows that are trained, without jobs: methods as given, group by group."""
 
     def row(label: str, title: str, method: str, like: Method, others: Sequence[Row] = ()) -> Row:
         own = recipe(like, spec.base.iterations) if spec.recipes == "authors" else {}
@@ -41,7 +42,7 @@ def trained_rows(spec: Spec) -> list[Row]:
             title=title,
             optimizer=find_method(method)[0].optimizer,
             geometry=find_method(method)[0].geometry,
-            kind="control" if like.control or label != method else "method",
+            group=like.group if label == method else "control",
             shots=0,
             note=note if same else None,
             spec=method,
@@ -51,7 +52,8 @@ def trained_rows(spec: Spec) -> list[Row]:
 
     names = list(spec.methods)
     if spec.controls:
-        names += [key for key, method in METHODS.items() if method.control and key not in names]
+        controls = [key for key, method in METHODS.items() if method.group == "control"]
+        names += [key for key in controls if key not in names]
     rows: list[Row] = []
     for name in names:
         method, options = find_method(name)
@@ -61,7 +63,7 @@ def trained_rows(spec: Spec) -> list[Row]:
         if spec.controls and METHODS[like].recipe:
             title = f"{METHODS[DIAGONAL].title}, trained as {METHODS[like].title}"
             rows.append(row(f"{DIAGONAL}-as-{like}", title, DIAGONAL, METHODS[like], rows))
-    return sorted(rows, key=lambda row: row.kind == "control")
+    return sorted(rows, key=lambda row: list(GROUPS).index(row.group))
 
 
 def recipe(method: Method, iterations: int) -> dict[str, Any]:
@@ -140,7 +142,7 @@ def _job(spec: Spec, name: str, work: Any, folder: str | None, config: dict[str,
 
 def _nearest_mean_rows(spec: Spec, shots: int, rows: Sequence[Row]) -> list[Row]:
     """Return the controls that do not adapt: on features of the baseline's start, on pixels."""
-    control = partial(Row, geometry="none", kind="control", shots=shots)
+    control = partial(Row, geometry="none", group="control", shots=shots)
     found = []
     for base in (row for row in rows if row.method == BASELINE):
         name = "nearest-mean-features"

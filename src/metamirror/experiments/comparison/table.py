@@ -4,12 +4,13 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from metamirror.experiments.comparison.jobs import Job, Record
 from metamirror.experiments.statistics import BASELINE, Figures, estimate
+from metamirror.methods.registry import Group
 from metamirror.training.evaluate import read_tasks
 from metamirror.training.metrics_log import seconds_per_iteration
 
@@ -26,7 +27,7 @@ class Row:
     title: str  # what people call it
     optimizer: str  # of the lower level
     geometry: str  # of the loss
-    kind: Literal["method", "control"]
+    group: Group  # of methods, or "control" for what is added to compare with
     shots: int  # examples a class
     measure: str = "accuracy"  # what `value` is: "accuracy" in percent, or "mse"
     value: float | None = None  # the mean over test tasks and seeds

@@ -1,5 +1,6 @@
 """Convergence for people and for programs: a figure, a table of numbers, a few sentences."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ TITLES = {
     "accuracy": "query accuracy, %",
     "mse": "query mean squared error",
 }
+LEGEND_COLUMNS = 5
 LINEAR = ("accuracy",)
 """Measures on a linear axis; the others fall by orders of magnitude."""
 
@@ -67,8 +69,10 @@ def series_of(curves: Sequence[dict[str, Any]], measure: str) -> list[Series]:
 
 def draw(found: dict[str, Any]) -> Figure:
     """Return support loss, gradient norm and the query's measure against k, side by side."""
-    figure = Figure(figsize=(12, 4.1), layout="constrained")
     curves = found["curves"]
+    # Further lines of the legend take nothing from the axes.
+    height = 4.1 + 0.2 * max(0, math.ceil(len(curves) / LEGEND_COLUMNS) - 2)
+    figure = Figure(figsize=(12, height), layout="constrained")
     trained = sorted({curve["trained_steps"] for curve in curves})
     measures = ("support_loss", "grad_norm", found["measure"])
     for axes, measure in zip(figure.subplots(1, 3), measures, strict=True):
@@ -77,7 +81,11 @@ def draw(found: dict[str, Any]) -> Figure:
         axes.set_title(TITLES[measure], fontsize=11)
     handles, labels = figure.axes[0].get_legend_handles_labels()
     legend = figure.legend(
-        handles, labels, loc="outside lower center", ncols=min(len(labels), 5), frameon=False
+        handles,
+        labels,
+        loc="outside lower center",
+        ncols=min(len(labels), LEGEND_COLUMNS),
+        frameon=False,
     )
     title = figure.suptitle(protocol_in_words(found), fontsize=9, color=GREY)
     for text in (title, *legend.get_texts()):

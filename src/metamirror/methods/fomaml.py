@@ -1,0 +1,18 @@
+"""First-order MAML: MAML whose outer level takes each inner gradient as a constant.
+
+The adapted parameters and the query loss are MAML's. The meta-gradient is that of the query loss at
+the adapted parameters, summed over tasks. `adjoint=unrolled` makes it MAML again.
+"""
+
+from metamirror.methods.maml import build
+from metamirror.methods.registry import Method
+
+METHOD = Method(
+    key="fomaml",
+    title="FOMAML",
+    optimizer="GD",
+    geometry="identity matrix",
+    paper="Finn, Abbeel, Levine 2017",
+    build=build,
+    defaults={"adjoint": "first"},
+)
