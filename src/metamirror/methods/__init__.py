@@ -28,10 +28,12 @@ METHODS: dict[str, Method] = {
         "ecml",
         "blockiaf",
         "gradnet",
+        "mamlpp",
+        "metalstm",
         "anil",
     )
 }
-"""Every method by its key, in the order of the paper's table."""
+"""Every method by its key: in the order of the paper's table, then those beyond it."""
 
 COMMON = (*(field.name for field in fields(Settings)), "prior", "first_order", "recompute")
 """What every method takes as a keyword, beside its own options."""
@@ -103,8 +105,9 @@ def make_learner(method: str, model: nn.Module, **options: Any) -> Learner:
     learner.config = {
         "method": found.key,
         "options": vars(chosen).copy(),
-        # What the method was built for; the learner's own step size may be changed later.
+        # What the method was built for; the learner's own may be changed later.
         "built_lr": settings.lr,
+        "built_steps": settings.steps,
         # A class of the user's own may derive from one of ours, or have a config of its own.
         "model": model.config if type(model) in MODELS.values() else None,
     }

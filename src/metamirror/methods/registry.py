@@ -42,6 +42,7 @@ class Method:
         defaults: settings, or a prior, that the method starts from where the user gives none.
             `train` has its own `steps`, `lr` and `norm`, and gives those.
         control: whether it is a baseline or control, which leads no table.
+        anneals: whether it follows `learner.progress`, so that a run's length is part of it.
     """
 
     key: str
@@ -55,6 +56,7 @@ class Method:
     recipe: Mapping[str, Any] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
     control: bool = False
+    anneals: bool = False
 
     def make_options(self, given: Mapping[str, Any]) -> Any:
         """Return the options object, from keywords or from the words of a command line."""

@@ -14,6 +14,7 @@ import torch
 from metamirror._version import __version__
 from metamirror.console import warn
 from metamirror.core.files import read_json, remove_leftovers, write_json
+from metamirror.methods import find_method
 from metamirror.storage import checkpoint
 from metamirror.storage.locks import OWNER, locked
 from metamirror.training.config import RunConfig, difference, load_config
@@ -109,8 +110,11 @@ def check_settings(folder: Path, config: RunConfig, stored: RunConfig) -> None:
                 f"{folder} was started with {key} {theirs}, not {ours}: leave that out to "
                 f"continue it, or choose another folder with --out"
             )
-        if key == "iterations" and (config.schedule == "cosine" or ours < theirs):
+        anneals = find_method(config.method)[0].anneals
+        if key == "iterations" and (config.schedule == "cosine" or anneals or ours < theirs):
             rule = "can only grow" if ours < theirs else "decides the cosine schedule"
+            if anneals and ours > theirs:
+                rule = f"decides what {config.method} anneals"
             raise ValueError(
                 f"{folder} was started with {theirs} iterations, not {ours}, which {rule}"
             )
