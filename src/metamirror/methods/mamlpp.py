@@ -62,20 +62,20 @@ class StepGeometry(Geometry[StepState]):
     The model's own scales and shifts are those of the first step.
 
     Args:
-        names: of the tensors that adapt.
+        shapes: the tensors that adapt, by name.
         norms: scales and shifts to be learned for each step, by name.
         steps: how many steps have their own.
         lr: where the rates start.
         rates: whether they are learned.
     """
 
-    def __init__(self, names: list[str], norms: Params, steps: int, lr: float, rates: bool):
+    def __init__(self, shapes: Params, norms: Params, steps: int, lr: float, rates: bool):
         super().__init__()
-        self.column = {name: i for i, name in enumerate(names)}
+        self.column = {name: i for i, name in enumerate(shapes)}
         self.norm_names = list(norms)
         self.last = max(steps, 1) - 1
         self.lr = lr
-        table = torch.full((self.last + 1, len(names)), lr)
+        table = next(iter(shapes.values())).new_full((self.last + 1, len(shapes)), lr)
         self.rates = nn.Parameter(table) if rates else None
         self.norms = nn.ParameterList(
             p.expand(self.last, *p.shape).clone() for p in norms.values() if self.last
@@ -162,9 +162,11 @@ def build(model: nn.Module, options: Options, settings: Settings) -> Parts:
     if options.rates and settings.lr <= 0:
         raise ValueError(f"lr is {settings.lr}; mamlpp's rates start there, so it must be above 0")
     norms = norm_parameters(model) if options.norms else {}
-    adapts = [name for name in learned(model) if name not in norms]
-    geometry = StepGeometry(adapts, norms, settings.steps, settings.lr, options.rates)
-    return Parts(model, geometry, AnnealedQueryLoss(options), adapts=adapts)
+    adapting = {name: p for name, p in learned(model).items() if name not in norms}
+    if not adapting:
+        raise ValueError("mamlpp finds nothing to adapt beside batch normalisations: norms=false")
+    geometry = StepGeometry(adapting, norms, settings.steps, settings.lr, options.rates)
+    return Parts(model, geometry, AnnealedQueryLoss(options), adapts=list(adapting))
 
 
 METHOD = Method(

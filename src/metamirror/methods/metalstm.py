@@ -71,7 +71,8 @@ class LSTMGeometry(Geometry[MemoryState]):
         self.bias = nn.Parameter(torch.empty(4 * size).uniform_(-SMALL, SMALL))
         # Of f and i: for the first LSTM's output, for phi, and for the gate's own last value.
         self.gate_weight = nn.Parameter(torch.empty(2, size + 2).uniform_(-SMALL, SMALL))
-        self.gate_bias = nn.Parameter(torch.tensor([options.forget_bias, math.log(lr / (1 - lr))]))
+        start = [options.forget_bias, math.log(lr / (1 - lr))]
+        self.gate_bias = nn.Parameter(torch.tensor(start, dtype=torch.float64))
 
     def begin(self, theta: Params, prepared: None, noise: Params) -> MemoryState:
         like, count = next(iter(theta.values())), sum(p.numel() for p in theta.values())
