@@ -247,10 +247,11 @@ def test_training_tells_the_learner_how_far_it_is(tmp_path: Path, monkeypatch):
     assert mm.load(tmp_path).progress == 1
 
 
-def test_a_run_whose_length_decides_the_annealing_does_not_grow(tmp_path: Path):
+def test_a_run_that_grows_is_said_to_anneal_otherwise(tmp_path: Path, capsys):
     train(small(method="mamlpp", iterations=3), tmp_path)
-    with pytest.raises(ValueError, match="3 iterations, not 6, which decides what mamlpp anneals"):
-        train(small(method="mamlpp", iterations=6), tmp_path, resume=True)
+    assert "anneals" not in capsys.readouterr().err
+    train(small(method="mamlpp", iterations=6), tmp_path, resume=True)
+    assert "mamlpp anneals over the run, which was 3 iterations long" in capsys.readouterr().err
 
 
 # Refusals

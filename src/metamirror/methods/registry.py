@@ -42,7 +42,7 @@ class Method:
         defaults: settings, or a prior, that the method starts from where the user gives none.
             `train` has its own `steps`, `lr` and `norm`, and gives those.
         control: whether it is a baseline or control, which leads no table.
-        anneals: whether it follows `learner.progress`, so that a run's length is part of it.
+        anneals: whether it follows `learner.progress`, so that a run's length decides its course.
     """
 
     key: str

@@ -93,6 +93,11 @@ def _check_same(folder: Path, config: RunConfig, now: dict[str, object]) -> None
             f"{config.data} is not what it was when {folder} was started: images or classes have "
             f"changed; start a new run in another folder"
         )
+    if find_method(config.method)[0].anneals and config.iterations != stored.iterations:
+        warn(
+            f"{config.method} anneals over the run, which was {stored.iterations} iterations long: "
+            f"it will differ from one of {config.iterations} from the start"
+        )
     for name in sorted(set(now) & set(before) - {"data"}):
         if now[name] != before[name]:
             warn(
@@ -110,11 +115,8 @@ def check_settings(folder: Path, config: RunConfig, stored: RunConfig) -> None:
                 f"{folder} was started with {key} {theirs}, not {ours}: leave that out to "
                 f"continue it, or choose another folder with --out"
             )
-        anneals = find_method(config.method)[0].anneals
-        if key == "iterations" and (config.schedule == "cosine" or anneals or ours < theirs):
+        if key == "iterations" and (config.schedule == "cosine" or ours < theirs):
             rule = "can only grow" if ours < theirs else "decides the cosine schedule"
-            if anneals and ours > theirs:
-                rule = f"decides what {config.method} anneals"
             raise ValueError(
                 f"{folder} was started with {theirs} iterations, not {ours}, which {rule}"
             )
