@@ -103,5 +103,10 @@ ROWS = [
     ),
     Row("fomaml", no_finite_differences="inner gradients are taken as constants"),
     Row("boil", starts_as=None),
+    # Its batch normalisations do not adapt, as MAML's do.
+    Row("mamlpp", starts_as=None),
+    Row("mamlpp:norms=false"),
+    # A forget gate below 1 shrinks the parameters from the first step on.
+    Row("metalstm", starts_as=None, no_finite_differences="inner gradients are constants"),
     Row("anil", starts_as=None),
 ]

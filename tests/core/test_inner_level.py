@@ -15,7 +15,8 @@ from tests.networks import image_tasks, point_tasks, shaken
 methods = pytest.mark.parametrize("method", mm.METHODS)
 
 
-@methods
+# metalstm's forget gate shrinks the parameters whatever the step size.
+@pytest.mark.parametrize("method", [m for m in mm.METHODS if m != "metalstm"])
 def test_a_step_size_of_zero_leaves_parameters_unchanged(method: str):
     learner = mm.make_learner(method, smooth_mlp(), steps=3)
     support = one(point_tasks().support)

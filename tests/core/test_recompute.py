@@ -18,7 +18,9 @@ from tests.networks import image_tasks, point_tasks
 
 
 @pytest.mark.parametrize("prior", [None, "isotropic:0.1", "diagonal:0.1"])
-@pytest.mark.parametrize("spec", ["maml", "blockiaf", "gradnet", "metakfo:adapt_transform=true"])
+@pytest.mark.parametrize(
+    "spec", ["maml", "blockiaf", "gradnet", "mamlpp", "metakfo:adapt_transform=true"]
+)
 def test_the_gradient_is_the_same(spec: str, prior: str | None):
     found = []
     for recompute in (False, True):

@@ -56,6 +56,26 @@ def test_the_meta_gradient_is_the_same_to_the_bit_and_follows_the_learner(method
                     p.add_(0.01)
 
 
+def test_processes_and_threads_know_how_far_training_is():
+    tasks, learner = image_tasks(16, count=3), learner_of("mamlpp")
+    parameters = [p for p in learner.parameters() if p.requires_grad]
+    seen = []
+    with mm.TaskPool(learner, 2) as pool:
+        for learner.progress in (0.05, 0.1, 0.3, 1.0):
+            alone = torch.autograd.grad(
+                learner.meta_loss(tasks), parameters, materialize_grads=True
+            )
+            (losses, _), threads = learner.meta_gradient(tasks)
+            (again, _), processes = learner.meta_gradient(tasks, pool=pool)
+            assert torch.equal(losses, again)
+            for a, b, c in zip(alone, threads, processes, strict=True):
+                assert torch.equal(b, c)
+                torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-12)
+            seen.append(torch.cat([g.flatten() for g in processes]))
+    # While losses anneal, then first order, then second: no two alike.
+    assert len({tuple(gradient.tolist()) for gradient in seen}) == 4
+
+
 def test_any_parameters_and_any_number_of_tasks():
     learner, tasks = learner_of("metasgd"), image_tasks(16, count=2)  # one idles
     some = [learner.model.head.bias, learner.model.blocks[0].conv.weight]

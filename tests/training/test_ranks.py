@@ -75,7 +75,7 @@ def test_two_ranks_train_the_learner_of_one(alone: Path, tmp_path: Path):
     assert_close(tmp_path / "run", alone)
 
 
-@pytest.mark.parametrize("method", ["maml", "gradnet"])
+@pytest.mark.parametrize("method", ["maml", "gradnet", "mamlpp"])
 def test_two_ranks_train_the_convolutions_of_one(method: str, tmp_path: Path):
     words = (*RUN, "--data", "glyphs", "--shots", "1", "--width", "4", "--method", method)
     words += ("--validate-every", "0")

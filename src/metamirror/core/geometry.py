@@ -55,6 +55,13 @@ class Geometry(nn.Module, ABC, Generic[S]):
     def primal(self, state: S) -> Params:
         """Return phi, the parameters with which the model runs."""
 
+    def given(self, state: S) -> Params:
+        """Return parameters of the model that do not adapt and have other values at this state.
+
+        By default there are none: what does not adapt has the learner's one value.
+        """
+        return {}
+
     @abstractmethod
     def step(self, state: S, grad: Params, *, lr: float, loss: Tensor, k: int) -> S:
         """Take inner step k + 1.
@@ -63,7 +70,7 @@ class Geometry(nn.Module, ABC, Generic[S]):
             state: where the adaptation stands.
             grad: the gradient of the lower level at `primal(state)`.
             lr: alpha.
-            loss: the support loss there, outside the graph.
+            loss: the support loss there, in the graph where the gradient is: at second order.
             k: how many steps were taken before.
         """
 

@@ -47,6 +47,12 @@ class InnerLevel(nn.Module):
         self.prior = prior
         self.draws_noise = False
         """Whether the model was seen to draw random numbers, as a dropout layer does."""
+        self.progress = 1.0
+        """How far training is, from 0 to 1: what `train` sets before every outer step.
+
+        An objective may read it as `episode.inner.progress`, to anneal something. 1 says that
+        training is over, and is what a learner has that nobody trains.
+        """
         self._outputs: dict[tuple[torch.Size, torch.dtype, torch.device, bool], int] = {}
 
         learned = {name for name, p in model.named_parameters() if p.requires_grad}

@@ -18,8 +18,8 @@ class Path:
     """The points that an adaptation visited, with support losses and gradient norms.
 
     `losses[k]` and `grad_norms[k]` belong to the point before step k+1, k = 0..K-1. `states` and
-    `points` (the same in primal variables) run from 0 to K where they were kept, and hold only
-    the last entry otherwise.
+    `points` (the same in primal variables, with what the geometry gives beside them) run from 0 to
+    K where they were kept, and hold only the last entry otherwise.
     """
 
     losses: Tensor
@@ -59,12 +59,16 @@ def descend(
     visited: list[tuple[State, Params]] = []
 
     def step(state: State, phi0: Params, k: int) -> tuple[State, Params, Tensor, Tensor]:
-        phi = geometry.primal(state)
-        loss, grad = _loss_and_gradient(lower, phi, phi0, adjoint, inside_vmap)
-        loss = loss.detach()
+        phi, given = geometry.primal(state), _given(geometry, state, adjoint)
+
+        def level(phi: Params, phi0: Params) -> tuple[Tensor, Tensor]:
+            return lower({**given, **phi}, phi0)
+
+        loss, grad = _loss_and_gradient(level, phi, phi0, adjoint, inside_vmap)
         lengths = [torch.linalg.vector_norm(g.detach()) for g in grad.values()]
         norm = torch.linalg.vector_norm(torch.stack(lengths))
-        return geometry.step(state, grad, lr=lr, loss=loss, k=k), phi, loss, norm
+        after = geometry.step(state, grad, lr=lr, loss=loss, k=k)
+        return after, {**given, **phi}, loss.detach(), norm
 
     begun = state
     with torch.set_grad_enabled(adjoint.builds_graph):
@@ -75,10 +79,10 @@ def descend(
             if keep:
                 visited.append((state, phi))
             state = after
-        phi = geometry.primal(state)
+        phi, given = geometry.primal(state), _given(geometry, state, adjoint)
     if not adjoint.builds_graph:
         phi = adjoint.attach(phi, geometry.primal(begun), lower)
-    visited.append((state, phi))
+    visited.append((state, {**given, **phi}))
     empty = next(iter(phi.values())).new_zeros(0)
     return Path(
         losses=torch.stack(losses) if losses else empty,
@@ -88,12 +92,20 @@ def descend(
     )
 
 
+def _given(geometry: Geometry[Any], state: State, adjoint: Adjoint) -> Params:
+    found = geometry.given(state)
+    # Outside the graph as copies: the learner's own go on learning.
+    return found if adjoint.builds_graph else {n: p.detach().clone() for n, p in found.items()}
+
+
 def _loss_and_gradient(
     lower: Lower, phi: Params, phi0: Params, adjoint: Adjoint, inside_vmap: bool
 ) -> tuple[Tensor, Params]:
     if inside_vmap:
         grad, (_, loss) = torch.func.grad_and_value(lower, has_aux=True)(phi, phi0)
-        return loss, grad if adjoint.second_order else {n: g.detach() for n, g in grad.items()}
+        if adjoint.second_order:
+            return loss, grad
+        return loss.detach(), {name: g.detach() for name, g in grad.items()}
     # At second order phi may carry a graph, and the gradient must stay connected to it; in every
     # other case, and where the graph is recomputed later, a fresh leaf lets each step's graph be
     # freed at once.
@@ -102,4 +114,5 @@ def _loss_and_gradient(
         name: p if second and p.requires_grad else p.detach().requires_grad_()
         for name, p in phi.items()
     }
-    return loss_and_gradient(lower, phi, phi0, create_graph=second)
+    loss, grad = loss_and_gradient(lower, phi, phi0, create_graph=second)
+    return loss if second else loss.detach(), grad

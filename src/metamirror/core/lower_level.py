@@ -43,7 +43,10 @@ class LowerLevel:
     def __call__(self, phi: Params, phi0: Params) -> tuple[Tensor, Tensor]:
         """Return what is minimised, loss plus prior, and the loss alone."""
         loss = self.loss(phi)
-        return (loss if self.prior is None else loss + self.prior(phi, phi0)), loss
+        if self.prior is None:
+            return loss, loss
+        # What a geometry gives beside phi does not adapt, and has no prior.
+        return loss + self.prior({name: phi[name] for name in phi0}, phi0), loss
 
     def gradient(self, phi: Params, phi0: Params, *, create_graph: bool = False) -> Params:
         """Return the gradient of loss plus prior at phi, which is taken as a constant."""

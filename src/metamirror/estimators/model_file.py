@@ -136,10 +136,13 @@ def _restore(
     elif y.shape != (len(x), learner.outputs(x)):
         raise ValueError(f"its values have shape {tuple(y.shape)}")
     reader = reader_for(learner.model, params["invert"], params["ink"])
-    phi = {name: own[f"adapted.{name}"] for name in learner.theta()}
-    for name, start in learner.theta().items():
-        if phi[name].shape != start.shape:
-            raise ValueError(f"adapted {name} has shape {tuple(phi[name].shape)}")
+    phi = _under(own, "adapted.")
+    if lost := set(learner.adapts) - set(phi):
+        raise ValueError(f"it lacks adapted {sorted(lost)[0]}")
+    shapes = {name: p.shape for name, p in learner.model.named_parameters()}
+    for name, value in phi.items():
+        if value.shape != shapes.get(name):
+            raise ValueError(f"adapted {name} has shape {tuple(value.shape)}")
     path = AdaptationPath(x.new_zeros(0), x.new_zeros(0), (), (phi,))
     statistics = statistics_of(learner.model, _under(own, "statistics."))
     adapted = Adapted(learner, path, statistics)

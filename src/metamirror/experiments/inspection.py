@@ -158,8 +158,8 @@ def loss_smoothness(
     learner: Learner, phi: Params, support: Batch, phi0: Params, iterations: int = 12
 ) -> float:
     """Return an estimate of l, the largest curvature of the lower level at phi, by Lanczos."""
-    leaves = {name: p.detach().requires_grad_() for name, p in phi.items()}
-    grads = _grad(learner.lower_level(support)(leaves, phi0)[0], leaves, twice=True)
+    leaves = {name: phi[name].detach().requires_grad_() for name in learner.adapts}
+    grads = _grad(learner.lower_level(support)({**phi, **leaves}, phi0)[0], leaves, twice=True)
 
     def curvature(v: Params) -> Params:
         product = inner(grads, v)
@@ -170,7 +170,7 @@ def loss_smoothness(
     generator = torch.Generator().manual_seed(0)
     start = {
         name: torch.randn(p.shape, generator=generator, dtype=torch.float64).to(p)
-        for name, p in phi.items()
+        for name, p in leaves.items()
     }
     spectrum = lanczos(curvature, start, iterations)
     return max(abs(spectrum.low), abs(spectrum.high))

@@ -30,6 +30,8 @@ METHODS: dict[str, Method] = {
         "gradnet",
         "gap",
         "metamd",
+        "mamlpp",
+        "metalstm",
         "reptile",
         "fomaml",
         "boil",
@@ -108,8 +110,9 @@ def make_learner(method: str, model: nn.Module, **options: Any) -> Learner:
     learner.config = {
         "method": found.key,
         "options": vars(chosen).copy(),
-        # What the method was built for; the learner's own step size may be changed later.
+        # What the method was built for; the learner's own may be changed later.
         "built_lr": settings.lr,
+        "built_steps": settings.steps,
         # A class of the user's own may derive from one of ours, or have a config of its own.
         "model": model.config if type(model) in MODELS.values() else None,
     }

@@ -52,6 +52,7 @@ class Method:
             `train` has its own `steps`, `lr` and `norm`, and gives those.
         group: "paper" for the rows of the paper's Table 1, "control" for what every method must
             beat, "relative" for all others.
+        anneals: whether it follows `learner.progress`, so that a run's length decides its course.
     """
 
     key: str
@@ -65,6 +66,7 @@ class Method:
     recipe: Mapping[str, Any] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
     group: Group = "relative"
+    anneals: bool = False
 
     def make_options(self, given: Mapping[str, Any]) -> Any:
         """Return the options object, from keywords or from the words of a command line."""

@@ -63,10 +63,12 @@ def _sendable(error: Exception) -> Exception:
 
 def _share(
     learner: Learner,
+    progress: float,
     state: Sequence[Array],
     wanted: Sequence[int],
     own: Sequence[tuple[list[Array], dict[str, Array]]],
 ) -> list[list[Array | None]]:
+    learner.progress = progress
     with torch.no_grad():
         for tensor, value in zip(tensors_of(learner), state, strict=True):
             tensor.copy_(torch.from_numpy(value))

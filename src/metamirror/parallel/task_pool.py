@@ -1,7 +1,8 @@
 """A pool of processes that share the tasks of each outer step, for as long as a run lasts.
 
 Threads wait for Python's lock where operations are short, as with small images; processes do not.
-A worker begins with a copy of the learner, gets its tensors at every step, and ends with the pool.
+A worker begins with a copy of the learner, gets its tensors and its progress at every step, and
+ends with the pool.
 """
 
 import contextlib
@@ -39,8 +40,9 @@ class TaskPool(contextlib.AbstractContextManager["TaskPool"]):
             losses, gradient = learner.meta_gradient(tasks, pool=pool)
 
     The result is the same, to the bit, as without a pool: a task has as many of torch's threads
-    either way. Only the values of the learner's tensors may change afterwards, as training does. A
-    script that starts a pool needs `if __name__ == "__main__":`, as Python's multiprocessing does.
+    either way. Only the values of the learner's tensors and its `progress` may change
+    afterwards, as training does. A script that starts a pool needs `if __name__ == "__main__":`, as
+    Python's multiprocessing does.
 
     Args:
         learner: on the CPU, and such that it can be pickled.
@@ -116,7 +118,7 @@ class TaskPool(contextlib.AbstractContextManager["TaskPool"]):
                 ]
                 # If it died, recv() raises.
                 with contextlib.suppress(OSError):
-                    pipe.send((state, wanted, own, threads))
+                    pipe.send((learner.progress, state, wanted, own, threads))
             found: list[list[Gradients] | Exception] = []
             try:
                 # Each process prepares for itself: sending would take longer.

@@ -133,7 +133,8 @@ def restore(
         return make_learner(
             config["method"],
             own,
-            **{**{name: config[name] for name in SETTINGS}, "lr": config["built_lr"]},
+            **{name: config[name] for name in SETTINGS}
+            | {"lr": config["built_lr"], "steps": config["built_steps"]},
             loss=loss,
             prior=prior if prior is not None else config["prior"],
             **config["options"],
@@ -161,7 +162,7 @@ def restore(
         if len(types) > 1:
             raise ValueError(f"{origin} is damaged: it holds both {' and '.join(sorted(types))}")
         learner = build(models.build(**config["model"]))
-    learner.configure(lr=config["lr"])
+    learner.configure(lr=config["lr"], steps=config["steps"])
     fill(learner, tensors, origin)
     return learner
 
@@ -177,7 +178,8 @@ def checked(description: Any, origin: object) -> dict[str, Any]:
     kinds = {"method": str, "options": dict, "model": dict | None, "frozen": list}
     if odd := [name for name, kind in kinds.items() if not isinstance(description[name], kind)]:
         raise ValueError(f"{origin} is damaged: {odd[0]} is {description[odd[0]]!r}")
-    return dict(description)
+    # Files from before a method could depend on the number of steps do not have it.
+    return {"built_steps": description["steps"], **description}
 
 
 def _upgraded(description: dict[str, Any], origin: object) -> dict[str, Any]:

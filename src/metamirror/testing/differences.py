@@ -39,14 +39,15 @@ def check_slope(
     grads: Sequence[Tensor],
     what: str,
     tolerance: float = 1e-6,
+    step: float = 1e-6,
 ) -> None:
     """Compare a gradient, along a random direction, with central differences of its value.
 
     `value` recomputes the scalar from the tensors, in float64, which are moved and put back; the
-    tolerance is relative to the gradient's length.
+    tolerance is relative to the gradient's length, and `step` how far they are moved.
     """
     before = [t.detach().clone() for t in tensors]
-    step, ends = 1e-6, []
+    ends = []
     for by in (step, -step):
         direction = move(tensors, by, seed=3)
         ends.append(value().item())

@@ -69,7 +69,9 @@ def check_step(spec: str, model: nn.Module, tasks: Task) -> None:
     way_out = "direction and step must return every parameter, in its own shape"
     with named(f"{spec} cannot take a step", way_out):
         params, again = (learner.adapt(_first(tasks), seed=0).params for _ in range(2))
-    forms = [{n: tuple(t.shape) for n, t in p.items()} for p in (learner.theta(), params)]
+    # Beside what adapts may stand what the geometry gives, of the model too.
+    own = {n: p for n, p in learner.model.named_parameters() if n in {*params, *learner.adapts}}
+    forms = [{n: tuple(t.shape) for n, t in p.items()} for p in (own, params)]
     require(forms[0] == forms[1], f"{spec} goes from {forms[0]} to {forms[1]}: {way_out}")
     require(
         all(torch.equal(p, again[name]) for name, p in params.items()),

@@ -8,6 +8,7 @@ from torch import nn
 
 from metamirror import models
 from metamirror.core.learner import Learner
+from metamirror.core.settings import Settings
 from metamirror.data import TaskStream, tasks
 from metamirror.methods import make_learner
 from metamirror.training.config import RunConfig
@@ -77,9 +78,9 @@ def build_learner(
     return learner.to(device)
 
 
-def extra_parameters(method: str, model: nn.Module) -> int:
+def extra_parameters(method: str, model: nn.Module, steps: int = Settings.steps) -> int:
     """Return how many parameters a method learns besides the start; the model may be a meta one."""
-    learner = make_learner(method, model)
+    learner = make_learner(method, model, steps=steps)
     learned, start = (
         sum(p.numel() for p in module.parameters() if p.requires_grad)
         for module in (learner, model)

@@ -14,6 +14,7 @@ import torch
 from metamirror._version import __version__
 from metamirror.console import warn
 from metamirror.core.files import read_json, remove_leftovers, write_json
+from metamirror.methods import find_method
 from metamirror.storage import checkpoint
 from metamirror.storage.locks import OWNER, locked
 from metamirror.training.config import RunConfig, difference, load_config
@@ -91,6 +92,11 @@ def _check_same(folder: Path, config: RunConfig, now: dict[str, object]) -> None
         raise ValueError(
             f"{config.data} is not what it was when {folder} was started: images or classes have "
             f"changed; start a new run in another folder"
+        )
+    if find_method(config.method)[0].anneals and config.iterations != stored.iterations:
+        warn(
+            f"{config.method} anneals over the run, which was {stored.iterations} iterations long: "
+            f"it will differ from one of {config.iterations} from the start"
         )
     for name in sorted(set(now) & set(before) - {"data"}):
         if now[name] != before[name]:

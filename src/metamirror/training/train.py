@@ -88,6 +88,8 @@ def train(
         stack.enter_context(progress)
         for step in range(run.state.step, config.iterations):
             stop = interrupts.received is not None
+            # A function of the step: a resumed run, and every rank, has the same.
+            learner.progress = step / config.iterations
             gradient = meta_gradient(
                 learner, run.parameters, stream, step, ranks, stop=stop, pool=pool
             )
@@ -113,6 +115,7 @@ def train(
                 raise InterruptedRun(interrupts.received or 2)
         ranks.part()
         run.check_end()
+        learner.progress = 1.0
         return learner
 
 

@@ -60,7 +60,7 @@ def trained_rows(spec: Spec) -> list[Row]:
         words = ", ".join(f"{key}={value}" for key, value in options.items())
         rows.append(row(name, f"{method.title} ({words})" if words else method.title, name, method))
     for like in dict.fromkeys(find_method(name)[0].key for name in names):
-        if spec.controls and METHODS[like].recipe:
+        if spec.controls and METHODS[like].group == "paper" and METHODS[like].recipe:
             title = f"{METHODS[DIAGONAL].title}, trained as {METHODS[like].title}"
             rows.append(row(f"{DIAGONAL}-as-{like}", title, DIAGONAL, METHODS[like], rows))
     return sorted(rows, key=lambda row: list(GROUPS).index(row.group))
@@ -108,7 +108,7 @@ def make_rows(
     for shots in spec.shots:
         here = []
         for row in trained:
-            extra = extra_parameters(row.spec, model)
+            extra = extra_parameters(row.spec, model, base.steps)
             rates = (chosen or {}).get((row.runs, shots), {"lr": lr[row.runs]})
             own = {"geometry_lr": base.geometry_lr, **rates, **row.recipe}
             # A learning rate for nothing would be refused.
