@@ -14,6 +14,9 @@ class Start(nn.Module, ABC):
     shared: bool = True
     """Whether all tasks begin at the learned parameters themselves."""
 
+    any_outputs: bool = False
+    """Whether it makes a head for as many outputs as a task asks for: `lower.outputs`."""
+
     @abstractmethod
     def forward(self, theta: Params, lower: LowerLevel) -> Params:
         """Return the start of one task, from the learned parameters and its support loss."""

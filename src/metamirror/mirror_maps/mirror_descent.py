@@ -6,12 +6,15 @@ from torch import Tensor
 
 from metamirror.core.geometry import Geometry, moved
 from metamirror.core.mirror_map import MirrorMap
-from metamirror.core.settings import StartKind
+from metamirror.core.settings import Point
 from metamirror.core.tasks import Params
 
 
 class MirrorState(NamedTuple):
-    """The dual point z and its image phi; what g prepared, and the constant added to it."""
+    """The dual point z and its image phi; what g prepared, and the constant added to it.
+
+    The constant is None with a dual start, and where no step has needed it yet.
+    """
 
     z: Params
     phi: Params
@@ -37,12 +40,13 @@ class MirrorDescent(Geometry[MirrorState]):
             have no effect and are frozen.
     """
 
-    def __init__(self, g: MirrorMap, *, start: StartKind = "primal"):
+    def __init__(self, g: MirrorMap, *, start: Point = "primal"):
         super().__init__()
-        if start not in get_args(StartKind):
+        if start not in get_args(Point):
             raise ValueError(f"start is {start!r}; choose 'primal' or 'dual'")
         self.g = g
         self.start = start
+        self.moves_start = start == "dual"
         if start == "primal":
             for constant in g.constants():
                 constant.requires_grad_(False)
@@ -55,14 +59,18 @@ class MirrorDescent(Geometry[MirrorState]):
     def begin(self, theta: Params, prepared: MirrorState | Any, noise: Params) -> MirrorState:
         if isinstance(prepared, MirrorState):
             return prepared._replace(z=theta)
+        if self.start == "primal":
+            return MirrorState(theta, theta, prepared, None)
         return self._state(theta, prepared)
 
     def _state(self, z: Params, prepared: Any) -> MirrorState:
-        image = self.g(z, prepared)
         if self.start == "dual":
-            return MirrorState(z, image, prepared, None)
-        shift = {name: value - image[name] for name, value in z.items()}
-        return MirrorState(z, z, prepared, shift)
+            return MirrorState(z, self.g(z, prepared), prepared, None)
+        return MirrorState(z, z, prepared, self._shift(z, prepared))
+
+    def _shift(self, z: Params, prepared: Any) -> Params:
+        image = self.g(z, prepared)
+        return {name: value - image[name] for name, value in z.items()}
 
     def primal(self, state: MirrorState) -> Params:
         return state.phi
@@ -70,11 +78,14 @@ class MirrorDescent(Geometry[MirrorState]):
     def step(
         self, state: MirrorState, grad: Params, *, lr: float, loss: Tensor, k: int
     ) -> MirrorState:
+        shift = state.shift
+        if shift is None and self.start == "primal":
+            shift = self._shift(state.z, state.prepared)
         z = moved(state.z, grad, lr)
         phi = self.g(z, state.prepared)
-        if state.shift is not None:
-            phi = {name: value + state.shift[name] for name, value in phi.items()}
-        return state._replace(z=z, phi=phi)
+        if shift is not None:
+            phi = {name: value + shift[name] for name, value in phi.items()}
+        return state._replace(z=z, phi=phi, shift=shift)
 
     def candidate_mirror_map(self, theta: Params) -> MirrorMap:
         # Up to the shift, which changes no slope.
