@@ -263,7 +263,7 @@ class InnerLevel(nn.Module):
             self.predict(phi, x)
         if len(calls) != 1:
             raise ValueError(
-                f"the layer {layer!r} is called {len(calls)} times when the model runs once: a head "
+                f"the layer {layer!r} is called {len(calls)} times when the model runs; a head "
                 f"that is computed must be called once"
             )
         return calls[0][0]
@@ -322,8 +322,8 @@ class InnerLevel(nn.Module):
         asked = asked_outputs(support.y, own)
         if asked != own and not self.fits_any_outputs(steps):
             raise ValueError(
-                f"the task asks for {asked} outputs, and the {type(self.geometry).__name__} or the "
-                f"prior was built for the model's {own}: build the model with {asked}, or use plain "
-                f"gradient descent, as maml:start=prototypes does"
+                f"the task asks for {asked} outputs, and the geometry or the prior is made for the "
+                f"model's {own}: build the model with {asked}, or use plain gradient descent, as "
+                f"maml:start=prototypes does, which takes any number"
             )
         return asked

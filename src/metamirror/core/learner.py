@@ -232,8 +232,9 @@ class Learner(InnerLevel):
         outputs = self.asked_outputs(support)
         self.check_outputs(support, "support", outputs)
         self.check_outputs(query, "query", outputs)
-        for y in tasks.support.y if outputs is not None else ():
-            check_every_class(y, outputs)
+        if outputs is not None:
+            for y in tasks.support.y:
+                check_every_class(y, outputs)
         return [self.noise(None if seeds is None else seeds[i]) for i in range(count)], outputs
 
 

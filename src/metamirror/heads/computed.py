@@ -40,7 +40,9 @@ class ComputedHead(Start):
                 f"computed: untie them"
             )
         if not all(p.requires_grad for p in layer.parameters()):
-            raise ValueError(f"the head {self.head!r} is frozen, and cannot be computed: unfreeze it")
+            raise ValueError(
+                f"the head {self.head!r} is frozen, and cannot be computed: unfreeze it"
+            )
         if self.needs_bias and not self.biased:
             raise ValueError(
                 f"the head {self.head!r} has no bias, which these weights need: build it with "

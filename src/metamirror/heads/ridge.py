@@ -22,8 +22,8 @@ from metamirror.heads.computed import ComputedHead, indicators
 from metamirror.linalg.parametrisation import bounded_scale
 from metamirror.linalg.precision import precise
 
-RIDGE_PER_FEATURE = 1 / 32
-"""Where lambda starts, by features: at 50, the released code's, for the 1,600 of conv4."""
+PER_UNIT = 32
+"""lambda starts at 1 for each so many features: at 50, as released, for the 1,600 of conv4."""
 SCALE = 10.0
 """Where s starts: predictions of labels lie between 0 and 1, and logits need a wider range."""
 LOG_RANGE = 12.0
@@ -42,7 +42,7 @@ class Ridge(ComputedHead):
         x = precise(features)
         if self.biased:
             x = torch.cat([x, torch.ones_like(x[:, :1])], 1)
-        ridge = RIDGE_PER_FEATURE * self.features * bounded_scale(precise(self.log_ridge), LOG_RANGE)
+        ridge = self.features / PER_UNIT * bounded_scale(precise(self.log_ridge), LOG_RANGE)
         if y.is_floating_point():
             weight = solved(x, y.reshape(len(y), -1).to(x.dtype), ridge)
         else:

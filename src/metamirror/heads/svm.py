@@ -1,4 +1,4 @@
-r"""The head of MetaOptNet: a linear support vector machine of several classes, solved for each task.
+r"""The head of MetaOptNet: a support vector machine of several classes, solved for each task.
 
 $$\min_{W} \; \tfrac12 \|W\|^2 + C \sum_i \max_m \left(1 - \delta_{m y_i}
   + w_m^\top x_i - w_{y_i}^\top x_i\right)$$

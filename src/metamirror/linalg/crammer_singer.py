@@ -98,7 +98,8 @@ def _inverse(matrices: Tensor) -> Tensor:
     """Return inverses of positive definite matrices, whose diagonals may differ by many orders."""
     scale = matrices.diagonal(dim1=-2, dim2=-1).rsqrt()
     both = scale.unsqueeze(-1) * scale.unsqueeze(-2)
-    return both * torch.linalg.inv(both * matrices)
+    inverses: Tensor = both * torch.linalg.inv(both * matrices)
+    return inverses
 
 
 def _length(slack: Tensor, point: Point, step: Point) -> Tensor:

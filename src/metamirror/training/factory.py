@@ -1,6 +1,7 @@
 """Builds what a configuration describes: its tasks, its network, its learner."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -9,8 +10,14 @@ from torch import nn
 from metamirror import models
 from metamirror.core.learner import Learner
 from metamirror.data import TaskStream, tasks
-from metamirror.methods import make_learner
+from metamirror.methods import find_method, make_learner
 from metamirror.training.config import RunConfig
+
+
+def resolved(config: RunConfig) -> RunConfig:
+    """Return a configuration with the method's own number of steps and step size if it has none."""
+    steps, lr = find_method(config.method)[0].own_settings(config.steps, config.lr)
+    return replace(config, steps=steps, lr=lr)
 
 
 def build_stream(
@@ -54,6 +61,7 @@ def build_learner(
 ) -> Learner:
     """Return the learner of a run, at its seeded initialisation."""
     device = device or torch.device("cpu")
+    config = resolved(config)
     torch.manual_seed(config.seed)
     model = build_model(config, stream).to(getattr(torch, config.dtype))
     learner = make_learner(
