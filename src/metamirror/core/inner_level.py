@@ -55,7 +55,8 @@ class InnerLevel(nn.Module):
         """Whether the model was seen to draw random numbers, as a dropout layer does."""
         self._outputs: dict[tuple[torch.Size, torch.dtype, torch.device, bool], int] = {}
 
-        learned = {name for name, p in model.named_parameters() if p.requires_grad}
+        computed = self.start.computed
+        learned = {n for n, p in model.named_parameters() if p.requires_grad or n in computed}
         wanted = learned if adapts is None else set(adapts)
         if wanted - learned:
             raise ValueError(
@@ -67,6 +68,8 @@ class InnerLevel(nn.Module):
         self.adapts = [name for name, _ in model.named_parameters() if name in wanted]
         if isinstance(prior, Diagonal) and set(prior.names) != wanted:
             raise ValueError(f"the prior is for {prior.names}; what adapts is {self.adapts}")
+        for name in computed:
+            model.get_parameter(name).requires_grad_(False)
         self._use(settings)
 
     @property

@@ -1,5 +1,7 @@
 """Heads that are computed from the support set: starts for any method, and any number of ways."""
 
+from collections.abc import Collection
+
 from torch import nn
 
 from metamirror.heads.computed import ComputedHead
@@ -17,10 +19,10 @@ HEADS: dict[str, type[ComputedHead]] = {
 __all__ = ["HEADS", "ComputedHead", "make"]
 
 
-def make(word: str, model: nn.Module, adapts: list[str] | None = None) -> ComputedHead:
+def make(word: str, model: nn.Module, adapts: Collection[str]) -> ComputedHead:
     """Return the start that computes the model's head, which must be among what adapts."""
     found = HEADS[word](model)
-    if adapts is not None and (still := [name for name in found.names if name not in adapts]):
+    if still := [name for name in found.computed if name not in adapts]:
         raise ValueError(
             f"start is {word!r}, which computes the head for each task, and {still[0]} does not "
             f"adapt: choose another start, or let the head adapt"

@@ -15,7 +15,7 @@ class ComputedHead(Start):
     """Begins at the learned parameters with another head, a function of the support set's features.
 
     The features are the inputs of the head, the model's last linear layer. Gradients flow through
-    them to the body; the model's own head rests. There are as many outputs as the task asks for.
+    them to the body; the model's own head rests, frozen. There are as many outputs as the task asks for.
 
     Args:
         model: its head must be an `nn.Linear` with parameters of its own.
@@ -32,16 +32,12 @@ class ComputedHead(Start):
         layer = model.get_submodule(self.head)
         assert isinstance(layer, nn.Linear)
         self.features, self.biased = layer.in_features, layer.bias is not None
-        self.names = [f"{self.head}.{name}" for name in ("weight", "bias")[: 1 + self.biased]]
+        self.computed = [f"{self.head}.{name}" for name in ("weight", "bias")[: 1 + self.biased]]
         everywhere = [id(p) for _, p in model.named_parameters(remove_duplicate=False)]
         if any(everywhere.count(id(p)) > 1 for p in layer.parameters()):
             raise ValueError(
                 f"the head {self.head!r} shares a parameter with another layer, and cannot be "
                 f"computed: untie them"
-            )
-        if not all(p.requires_grad for p in layer.parameters()):
-            raise ValueError(
-                f"the head {self.head!r} is frozen, and cannot be computed: unfreeze it"
             )
         if self.needs_bias and not self.biased:
             raise ValueError(
@@ -58,9 +54,12 @@ class ComputedHead(Start):
                 f"the head {self.head!r} is given {tuple(features.shape)}; a head that is computed "
                 f"takes (examples, features)"
             )
-        like = theta[self.names[0]]
+        like = theta[self.computed[0]]
         found = self.weight_and_bias(features, lower.batch.y, lower.outputs)
-        return {**theta, **{n: t.to(like.dtype) for n, t in zip(self.names, found, strict=False)}}
+        return {
+            **theta,
+            **{n: t.to(like.dtype) for n, t in zip(self.computed, found, strict=False)},
+        }
 
     @abstractmethod
     def weight_and_bias(self, features: Tensor, y: Tensor, outputs: int) -> tuple[Tensor, Tensor]:

@@ -103,7 +103,7 @@ def make_learner(method: str, model: nn.Module, **options: Any) -> Learner:
     if settings.computes_head:
         if start is not None:
             raise ValueError(f"start is {settings.start!r}; {found.key} has a start of its own")
-        start = heads.make(str(settings.start), model, parts.adapts)
+        start = heads.make(str(settings.start), model, parts.adapts or learned(model))
     learner = Learner(
         parts.model,
         parts.geometry,

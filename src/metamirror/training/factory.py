@@ -87,12 +87,10 @@ def build_learner(
 
 def extra_parameters(method: str, model: nn.Module) -> int:
     """Return how many parameters a method learns besides the start; the model may be a meta one."""
-    learner = make_learner(method, model)
-    learned, start = (
-        sum(p.numel() for p in module.parameters() if p.requires_grad)
-        for module in (learner, model)
-    )
-    return learned - start
+    learner, start = make_learner(method, model), dict(model.named_parameters())
+    known = {id(p) for name, p in learner.model.named_parameters() if name in start}
+    learned = (p for p in learner.parameters() if p.requires_grad and id(p) not in known)
+    return sum(p.numel() for p in learned)
 
 
 def use_precision(learner: Learner, config: RunConfig) -> None:
