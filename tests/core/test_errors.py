@@ -287,7 +287,7 @@ def test_a_mistake_in_the_options_is_named(mistake: str):
 def test_every_method_refuses_bad_data(mistake: str, method: str):
     learner = make(method)
     bad = {
-        # Where the head is computed, it may be larger than the model's, but no class may be left out.
+        # A head that is computed may be larger than the model's, if it has examples of each class.
         "a label too large": (
             support(y=setting((1,), WAYS + 1)),
             f"label {WAYS + 1}|no example of class {WAYS}",

@@ -76,8 +76,9 @@ def classes_of(labels: Sequence[Hashable], ways: int | None = None) -> NDArray[A
         names = ", ".join(map(repr, found[:8]))
         raise ValueError(
             f"y has {count} classes ({names}{', ...' if count > 8 else ''}), and this start tells "
-            f"at most {ways} apart: leave some out, train one with metamirror train --ways {count}, "
-            f"or use one whose head is computed, such as of protonet; if y is continuous, use FewShotRegressor"
+            f"at most {ways} apart: leave some out, train one with metamirror train --ways "
+            f"{count}, or take one whose head is computed, as protonet's; if y is continuous, use "
+            f"FewShotRegressor"
         )
     return _as_array(found)
 

@@ -15,7 +15,8 @@ class ComputedHead(Start):
     """Begins at the learned parameters with another head, a function of the support set's features.
 
     The features are the inputs of the head, the model's last linear layer. Gradients flow through
-    them to the body; the model's own head rests, frozen. There are as many outputs as the task asks for.
+    them to the body; the model's own head rests, frozen. There are as many outputs as the task asks
+    for.
 
     Args:
         model: its head must be an `nn.Linear` with parameters of its own.
