@@ -138,5 +138,5 @@ def test_only_mirror_maps_have_a_dual_start():
     assert mm.make_learner("metasgd:start=primal", model).settings.start == "primal"
     with pytest.raises(ValueError, match="metasgd has no mirror map"):
         mm.make_learner("metasgd:start=dual", model)
-    with pytest.raises(ValueError, match="start is 'middle'; choose 'primal' or 'dual'"):
+    with pytest.raises(ValueError, match="start is 'middle'; choose from primal, dual"):
         mm.make_learner("blockiaf", model, start="middle")

@@ -151,7 +151,7 @@ def test_a_run_can_be_started_again_from_its_own_file(tmp_path: Path):
     assert (again / "metrics.jsonl").read_bytes() == (first / "metrics.jsonl").read_bytes()
     # Flags stand above the file.
     assert main(["train", *config, "--iterations", "2", "--out", str(other)]) == 0
-    assert load_config(other) == replace(SMALL, iterations=2)
+    assert load_config(other) == replace(SMALL, lr=0.01, iterations=2)
 
 
 def test_an_unknown_key_ends_with_2(tmp_path: Path, capsys):

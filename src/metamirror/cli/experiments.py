@@ -38,7 +38,7 @@ class Settings(RunConfig):
     method: Annotated[str, tyro.conf.Fixed, tyro.conf.arg(name="any-method")] = "maml"
     shots: Annotated[int, tyro.conf.Fixed, tyro.conf.arg(name="any-shots")] = RunConfig.shots
     seed: Annotated[int, tyro.conf.Fixed, tyro.conf.arg(name="any-seed")] = RunConfig.seed
-    lr: Annotated[float, tyro.conf.Fixed, tyro.conf.arg(name="any-lr")] = RunConfig.lr
+    lr: Annotated[float | None, tyro.conf.Fixed, tyro.conf.arg(name="any-lr")] = RunConfig.lr
     imports: tyro.conf.Fixed[tuple[str, ...]] = ()
 
 

@@ -66,6 +66,28 @@ def check_labels(batch: Batch, name: str, ways: int) -> None:
         )
 
 
+def asked_outputs(y: Tensor, own: int) -> int:
+    """Return how many outputs targets ask for; `own`, the model's, where they have no values.
+
+    >>> asked_outputs(torch.tensor([0, 2, 1]), 5)
+    3
+    """
+    if y.is_floating_point():
+        return y[0].numel()
+    return own if y.device.type == "meta" else int(y.max()) + 1
+
+
+def check_every_class(y: Tensor, ways: int) -> None:
+    """Refuse a support set in which a class has no example."""
+    if y.is_floating_point() or y.device.type == "meta":
+        return
+    if absent := set(range(ways)) - set(y.tolist()):
+        raise ValueError(
+            f"support.y has no example of class {min(absent)}, from which its part of the head "
+            f"would be computed: label the {ways} classes of each task from 0 on, without gaps"
+        )
+
+
 def check_task(task: Task) -> None:
     """Refuse a stack of tasks whose support and query do not belong together."""
     if not (isinstance(task, tuple) and len(task) == 2):

@@ -36,6 +36,12 @@ class Geometry(nn.Module, ABC, Generic[S]):
     stochastic: bool = False
     """Whether `draw` gives each task its own noise."""
 
+    moves_start: bool = False
+    """Whether phi^(0) is another point than the one that `begin` is given."""
+
+    any_outputs: bool = False
+    """Whether it moves a head of any number of outputs, and not that of the model alone."""
+
     candidate_note: str | None = None
     """A remark that a verdict on `candidate_mirror_map` needs."""
 
@@ -118,6 +124,8 @@ class Preconditioner(Geometry[PointState]):
 @final
 class GradientDescent(Preconditioner):
     """Plain gradient descent: what MAML does."""
+
+    any_outputs = True
 
     def direction(self, grad: Params, prepared: Any) -> Params:
         return grad

@@ -10,9 +10,15 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from metamirror.core.adjoints import Adjoint
-from metamirror.core.checks import check_labels, check_lr, check_steps
+from metamirror.core.checks import (
+    asked_outputs,
+    check_labels,
+    check_lr,
+    check_steps,
+)
 from metamirror.core.geometry import Geometry, GradientDescent, State
 from metamirror.core.inner_loop import Path, descend
+from metamirror.core.layer_calls import recorded_calls
 from metamirror.core.lower_level import LowerLevel
 from metamirror.core.normalisation import (
     Statistics,
@@ -55,7 +61,8 @@ class InnerLevel(nn.Module):
         """
         self._outputs: dict[tuple[torch.Size, torch.dtype, torch.device, bool], int] = {}
 
-        learned = {name for name, p in model.named_parameters() if p.requires_grad}
+        computed = self.start.computed
+        learned = {n for n, p in model.named_parameters() if p.requires_grad or n in computed}
         wanted = learned if adapts is None else set(adapts)
         if wanted - learned:
             raise ValueError(
@@ -67,6 +74,8 @@ class InnerLevel(nn.Module):
         self.adapts = [name for name, _ in model.named_parameters() if name in wanted]
         if isinstance(prior, Diagonal) and set(prior.names) != wanted:
             raise ValueError(f"the prior is for {prior.names}; what adapts is {self.adapts}")
+        for name in computed:
+            model.get_parameter(name).requires_grad_(False)
         self._use(settings)
 
     @property
@@ -152,9 +161,33 @@ class InnerLevel(nn.Module):
             prepared = self.geometry.prepare(theta if self.start.shared else None)
             return self.begin_at(theta, support, prepared, noise)
 
-    def begin_at(self, theta: Params, support: Batch, prepared: Any, noise: Params) -> State:
-        """Return the state at k = 0, from what was prepared for all tasks and one task's noise."""
-        start = self.start(theta, self.lower_level(support))
+    def begin_at(
+        self,
+        theta: Params,
+        support: Batch,
+        prepared: Any,
+        noise: Params,
+        outputs: int | None = None,
+    ) -> State:
+        """Return the state at k = 0, from what was prepared for all tasks and one task's noise.
+
+        `outputs` is how many outputs the task asks for; by default its labels are counted, which
+        cannot be done under vmap.
+        """
+        if self.start.any_outputs and outputs is None:
+            outputs = asked_outputs(support.y, self.outputs(support.x))
+
+        def layer_input(layer: str, theta: Params) -> Tensor:
+            if self.geometry.moves_start:
+                theta = self.geometry.primal(self.geometry.begin(theta, prepared, noise))
+            return self.layer_input(layer, theta, support.x)
+
+        lower = replace(self.lower_level(support), outputs=outputs, layer_input=layer_input)
+        start = self.start(theta, lower)
+        if not self.start.shared:
+            # A start that is computed depends on theta: other nodes of the graph, so that the
+            # inner gradient by one parameter does not go through another.
+            start = {name: p.view_as(p) for name, p in start.items()}
         state: State = self.geometry.begin(start, prepared, noise)
         return state
 
@@ -233,6 +266,17 @@ class InnerLevel(nn.Module):
         # A loss is computed in full precision, whatever the model ran in.
         return output if low is None else output.to(next(iter(phi.values())).dtype)
 
+    def layer_input(self, layer: str, phi: Params, x: Tensor) -> Tensor:
+        """Return what one layer is given when the model runs with parameters phi."""
+        with recorded_calls(self.model, layer) as calls:
+            self.predict(phi, x)
+        if len(calls) != 1:
+            raise ValueError(
+                f"the layer {layer!r} is called {len(calls)} times when the model runs; a head "
+                f"that is computed must be called once"
+            )
+        return calls[0][0]
+
     def statistics(self, phi: Params, support: Batch) -> Statistics | None:
         """Return the support set's statistics for normalisation at phi; None if transductive."""
         if self.norm == "transductive":
@@ -263,8 +307,32 @@ class InnerLevel(nn.Module):
         self._outputs[key] = output.shape[-1] if output.dim() else 1
         return self._outputs[key]
 
-    def check_outputs(self, batch: Batch, name: str) -> None:
+    def fits_any_outputs(self, steps: int | None = None) -> bool:
+        """Return whether tasks may ask for another number of outputs than the model has.
+
+        That is where the head is computed, and no step, or one that does not depend on its shape,
+        follows; `steps` are those of the settings unless given.
+        """
+        bound = not self.geometry.any_outputs or isinstance(self.prior, Diagonal)
+        rests = (self.steps if steps is None else steps) == 0 and not self.geometry.moves_start
+        return self.start.any_outputs and (rests or not bound)
+
+    def check_outputs(self, batch: Batch, name: str, outputs: int | None = None) -> None:
         """Name a wrong shape or label before it fails deep inside torch, or not at all."""
-        outputs = self.outputs(batch.x)
+        own = self.outputs(batch.x)
         if self.settings.loss is None and not batch.y.is_floating_point():
-            check_labels(batch, name, outputs)
+            check_labels(batch, name, own if outputs is None else outputs)
+
+    def asked_outputs(self, support: Batch, steps: int | None = None) -> int | None:
+        """Return how many outputs a support set asks for; None if it has to take the model's."""
+        if not self.start.any_outputs:
+            return None
+        own = self.outputs(support.x)
+        asked = asked_outputs(support.y, own)
+        if asked != own and not self.fits_any_outputs(steps):
+            raise ValueError(
+                f"the task asks for {asked} outputs, and the geometry or the prior is made for the "
+                f"model's {own}: build the model with {asked}, or use plain gradient descent, as "
+                f"maml:start=prototypes does, which takes any number"
+            )
+        return asked

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from metamirror.core.adjoints import Detached
-from metamirror.core.checks import check_batch, check_steps, check_task
+from metamirror.core.checks import check_batch, check_every_class, check_steps, check_task
 from metamirror.core.episode import Episode
 from metamirror.core.geometry import Geometry, State
 from metamirror.core.inner_level import InnerLevel
@@ -94,7 +94,7 @@ class Learner(InnerLevel):
             seed: of the method's own noise (MT-net's masks); by default drawn from torch's.
             keep: keep every point of the path, which costs one set of parameters per step.
         """
-        lower, state = self._begun(support, seed)
+        lower, state = self._begun(support, seed, steps)
         path = self.descend(lower, state, adjoint=Detached(), keep=keep, steps=steps, lr=lr)
         with torch.no_grad():
             return Adapted(self, path, self.statistics(path.phi, support))
@@ -116,7 +116,7 @@ class Learner(InnerLevel):
         4
         """
         count = self.steps if steps is None else check_steps(steps)
-        lower, state = self._begun(support, seed)
+        lower, state = self._begun(support, seed, steps)
         with torch.no_grad():
             phi0 = self.geometry.primal(state)
         for k in range(count + 1):
@@ -138,11 +138,11 @@ class Learner(InnerLevel):
 
     def task_losses(self, tasks: Task, *, seeds: Sequence[int] | None = None) -> TaskLosses:
         """Return objective and accuracy of each task of a stack; arguments as in `meta_loss`."""
-        noise = self._check_tasks(tasks, seeds)
+        noise, outputs = self._check_tasks(tasks, seeds)
         prepared, vectorize = self.prepare(), self.settings.vectorize
 
         def one(task: Task, noise: Params) -> TaskLosses:
-            return self.task_loss(task, prepared, noise, inside_vmap=vectorize)
+            return self.task_loss(task, prepared, noise, inside_vmap=vectorize, outputs=outputs)
 
         if not vectorize:
             each = [one(task, own) for task, own in zip(split_tasks(tasks), noise, strict=True)]
@@ -182,16 +182,25 @@ class Learner(InnerLevel):
             grads = torch.autograd.grad(loss.mean(), tuple(parameters), materialize_grads=True)
             losses = TaskLosses(loss.detach(), accuracy)
         else:
-            noise = self._check_tasks(tasks, seeds)
+            noise, _ = self._check_tasks(tasks, seeds)
             losses, total = sum_of_gradients(self, split_tasks(tasks), noise, parameters, pool)
             grads = tuple(grad / len(noise) for grad in total)
         return losses, [like_layout(g, p) for g, p in zip(grads, parameters, strict=True)]
 
     def task_loss(
-        self, task: Task, prepared: Any, noise: Params, *, inside_vmap: bool = False
+        self,
+        task: Task,
+        prepared: Any,
+        noise: Params,
+        *,
+        inside_vmap: bool = False,
+        outputs: int | None = None,
     ) -> TaskLosses:
-        """Return objective and accuracy of one task, given what was prepared for all of them."""
-        state = self.begin_at(self.theta(), task.support, prepared, noise)
+        """Return objective and accuracy of one task, given what was prepared for all of them.
+
+        `outputs` as in `begin_at`.
+        """
+        state = self.begin_at(self.theta(), task.support, prepared, noise, outputs)
         episode = Episode(self, task, state, inside_vmap=inside_vmap)
         loss = self.objective(episode)
         return TaskLosses(loss, episode.accuracy)
@@ -200,21 +209,33 @@ class Learner(InnerLevel):
         """Return one task, without a task axis, as an objective sees it."""
         return Episode(self, task, self.begin(task.support, seed=seed))
 
-    def _begun(self, support: Batch, seed: int | None) -> tuple[LowerLevel, State]:
+    def _begun(
+        self, support: Batch, seed: int | None, steps: int | None
+    ) -> tuple[LowerLevel, State]:
         """Refuse a support set that does not fit; return what to minimise, and from where."""
         check_batch(support, "support", stacked=False)
-        self.check_outputs(support, "support")
+        outputs = self.asked_outputs(support, steps)
+        self.check_outputs(support, "support", outputs)
+        if outputs is not None:
+            check_every_class(support.y, outputs)
         return self.lower_level(support), self.begin(support, seed=seed, detached=True)
 
-    def _check_tasks(self, tasks: Task, seeds: Sequence[int] | None) -> list[Params]:
-        """Refuse tasks that do not fit, and draw each one's noise."""
+    def _check_tasks(
+        self, tasks: Task, seeds: Sequence[int] | None
+    ) -> tuple[list[Params], int | None]:
+        """Refuse tasks that do not fit; draw each one's noise, and count the outputs of all."""
         check_task(tasks)
         count = tasks.support.x.shape[0]
         if seeds is not None and len(seeds) != count:
             raise ValueError(f"{len(seeds)} seeds for {count} tasks; give one per task")
-        for name, (x, y) in (("support", tasks.support), ("query", tasks.query)):
-            self.check_outputs(Batch(x.flatten(0, 1), y.flatten(0, 1)), name)
-        return [self.noise(None if seeds is None else seeds[i]) for i in range(count)]
+        support, query = (Batch(x.flatten(0, 1), y.flatten(0, 1)) for x, y in tasks)
+        outputs = self.asked_outputs(support)
+        self.check_outputs(support, "support", outputs)
+        self.check_outputs(query, "query", outputs)
+        if outputs is not None:
+            for y in tasks.support.y:
+                check_every_class(y, outputs)
+        return [self.noise(None if seeds is None else seeds[i]) for i in range(count)], outputs
 
 
 def like_layout(gradient: Tensor, parameter: Tensor) -> Tensor:

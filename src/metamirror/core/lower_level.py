@@ -23,12 +23,17 @@ class LowerLevel:
         batch: the support set.
         own_loss: (output, targets) -> scalar; None follows the targets.
         prior: R, if there is one.
+        outputs: how many outputs the task asks for, where a start has to know.
+        layer_input: (layer, theta) -> what that layer of the model is given for the support set
+            at the phi^(0) of theta, where a start has to know.
     """
 
     predict: Callable[[Params, Tensor], Tensor]
     batch: Batch
     own_loss: Loss | None = None
     prior: Prior | None = None
+    outputs: int | None = None
+    layer_input: Callable[[str, Params], Tensor] | None = None
 
     def loss(self, phi: Params) -> Tensor:
         """Return the support loss alone."""

@@ -11,7 +11,9 @@ from metamirror.core.checks import check_lr, check_steps
 from metamirror.core.tasks import Loss
 
 Norm = Literal["transductive", "inductive"]
-StartKind = Literal["primal", "dual"]
+Point = Literal["primal", "dual"]
+"""What a learned vector is to a mirror map: phi^(0), or z^(0)."""
+StartKind = Literal["primal", "dual", "prototypes", "ridge", "svm"]
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,8 @@ class Settings:
         vectorize: run the tasks of a step under `torch.func.vmap` instead of one after the other.
         autocast: the type in which the model's own operations run, where they can.
         start: what the learned vector is: "primal", phi^(0), or "dual", z^(0), which only mirror
-            maps have. By default the method's own.
+            maps have; or how phi^(0) gets its head from the support set: "prototypes", "ridge" or
+            "svm". By default the method's own.
     """
 
     steps: int = 5
@@ -47,7 +50,8 @@ class Settings:
         if self.norm not in get_args(Norm):
             raise ValueError(f"norm is {self.norm!r}; choose 'transductive' or 'inductive'")
         if self.start not in (None, *get_args(StartKind)):
-            raise ValueError(f"start is {self.start!r}; choose 'primal' or 'dual'")
+            words = ", ".join(get_args(StartKind))
+            raise ValueError(f"start is {self.start!r}; choose from {words}")
         if not (self.loss is None or callable(self.loss)):
             raise ValueError(f"loss is {self.loss!r}; give a function (output, targets) -> scalar")
         if not isinstance(self.vectorize, bool):
@@ -58,3 +62,14 @@ class Settings:
             )
         if self.vectorize and self.autocast is not None:
             raise ValueError("torch.func.vmap ignores autocast: leave vectorize off")
+
+    @property
+    def computes_head(self) -> bool:
+        """Whether the start computes the head from the support set."""
+        return self.start not in (None, *get_args(Point))
+
+    def point(self, own: Point = "primal") -> Point:
+        """Return which point of a mirror map the learned vector is; `own` is the method's."""
+        if self.computes_head:
+            return "primal"
+        return "dual" if (self.start or own) == "dual" else "primal"

@@ -1,6 +1,7 @@
 """The start slot: where the adaptation to a task begins."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 from torch import nn
 
@@ -13,6 +14,12 @@ class Start(nn.Module, ABC):
 
     shared: bool = True
     """Whether all tasks begin at the learned parameters themselves."""
+
+    computed: Sequence[str] = ()
+    """Parameters of the model that it gives other values for each task: their own rest."""
+
+    any_outputs: bool = False
+    """Whether it makes a head for as many outputs as a task asks for: `lower.outputs`."""
 
     @abstractmethod
     def forward(self, theta: Params, lower: LowerLevel) -> Params:

@@ -39,7 +39,10 @@ class AdaptedModule(nn.Module):
         statistics = named_statistics(learner.model, adapted.statistics)
         with lock_of(learner):
             self.model = copy.deepcopy(learner.model).cpu().eval().requires_grad_(False)
-        self.model.load_state_dict(self.model.state_dict() | adapted.params)
+        for name, p in self.model.named_parameters():
+            if name in adapted.params:
+                # Not copied into the parameter: a head that was computed may have another shape.
+                p.data = adapted.params[name].detach().cpu().clone()
         for module in self.model.modules():
             if isinstance(module, ConvBlock):
                 # The same function in operations that every exporter knows.

@@ -24,8 +24,9 @@ class FewShotClassifier(FewShotEstimator):
 
     Examples are numpy arrays, torch tensors, lists of PIL images or of files; grey or colour, of
     any size, bytes or floats in [0, 1]. Labels are anything that can be hashed. There may be fewer
-    classes than the start has outputs, and more examples of some than of others. Normalisation
-    uses the statistics of these examples, so that a prediction depends on its image alone.
+    classes than the start has outputs, or any number where its head is computed from the examples,
+    as that of `protonet` is; and more examples of some than of others. Normalisation uses the
+    statistics of these examples, so that a prediction depends on its image alone.
 
     Args:
         start: a shipped start's name, a run folder, a folder of `metamirror.save`, or a `Learner`.
@@ -100,7 +101,8 @@ class FewShotClassifier(FewShotEstimator):
         if before is not None:
             x = torch.cat([before.x, x])
             labels = [*self.classes_[before.y.cpu().numpy()].tolist(), *labels]
-        classes = classes_of(labels, learner.outputs(x))
+        any_number = learner.fits_any_outputs(self.steps)
+        classes = classes_of(labels, None if any_number else learner.outputs(x))
         place = {label: i for i, label in enumerate(classes.tolist())}
         support = Batch(x, torch.tensor([place[label] for label in labels], device=x.device))
         learner.configure(loss=FirstOutputs(len(classes), own_loss(learner)))
@@ -165,7 +167,7 @@ class FewShotRegressor(FewShotEstimator):
     ) -> tuple[Batch, dict[str, Any]]:
         targets, flat = as_targets(y, len(x))
         outputs = learner.outputs(x)
-        if targets.shape[1] != outputs:
+        if targets.shape[1] != outputs and not learner.fits_any_outputs(self.steps):
             raise ValueError(
                 f"y has {targets.shape[1]} values a row, and this start gives {outputs}: give as "
                 f"many, or choose a start that was trained for {targets.shape[1]}"

@@ -56,8 +56,10 @@ def as_labels(y: Any, count: int | None = None) -> list[Hashable]:
     return labels
 
 
-def classes_of(labels: Sequence[Hashable], ways: int) -> NDArray[Any]:
+def classes_of(labels: Sequence[Hashable], ways: int | None = None) -> NDArray[Any]:
     """Return the 2 to `ways` different labels, in order where they have one, else as they come.
+
+    Without `ways` there may be any number.
 
     >>> classes_of(["b", "a", "b"], 5)
     array(['a', 'b'], dtype='<U1')
@@ -70,12 +72,13 @@ def classes_of(labels: Sequence[Hashable], ways: int) -> NDArray[Any]:
         raise ValueError(
             f"y has one class, {found[0]!r}: at least 2 classes are needed to tell apart"
         )
-    if count > ways:
+    if ways is not None and count > ways:
         names = ", ".join(map(repr, found[:8]))
         raise ValueError(
             f"y has {count} classes ({names}{', ...' if count > 8 else ''}), and this start tells "
-            f"at most {ways} apart: leave some out, or train one with metamirror train --ways "
-            f"{count}; if y is continuous, use FewShotRegressor"
+            f"at most {ways} apart: leave some out, train one with metamirror train --ways "
+            f"{count}, or take one whose head is computed, as protonet's; if y is continuous, use "
+            f"FewShotRegressor"
         )
     return _as_array(found)
 

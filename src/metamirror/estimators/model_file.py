@@ -123,25 +123,30 @@ def _restore(
     first = next(learner.parameters())
     own = {name: t.to(first.device) for name, t in tensors.items()}
     x, y = support = Batch(own["support.x"].to(first), own["support.y"])
+    outputs, computed = learner.outputs(x), learner.fits_any_outputs(params["steps"])
     if classifier:
         said["classes"] = classes_from_json(facts["classes"])
         count = len(said["classes"])
-        if y.dtype != torch.int64 or y.shape != (len(x),) or count > learner.outputs(x):
+        outputs = count if computed else outputs
+        if y.dtype != torch.int64 or y.shape != (len(x),) or count > outputs:
             raise ValueError(f"its labels are {y.dtype} of shape {tuple(y.shape)}")
         if sorted(set(y.tolist())) != list(range(count)):
             raise ValueError(f"its labels are not those of {count} classes")
         if not 0 < said["temperature"] < float("inf"):
             raise ValueError(f"its temperature is {said['temperature']}")
         learner.configure(loss=FirstOutputs(count, None))
-    elif y.shape != (len(x), learner.outputs(x)):
+    elif y.shape != (len(x), y.shape[-1] if computed else outputs):
         raise ValueError(f"its values have shape {tuple(y.shape)}")
+    else:
+        outputs = y.shape[-1]
     reader = reader_for(learner.model, params["invert"], params["ink"])
     phi = _under(own, "adapted.")
     if lost := set(learner.adapts) - set(phi):
         raise ValueError(f"it lacks adapted {sorted(lost)[0]}")
-    shapes = {name: p.shape for name, p in learner.model.named_parameters()}
+    shapes = {name: tuple(p.shape) for name, p in learner.model.named_parameters()}
+    shapes |= {name: (outputs, *shapes[name][1:]) for name in learner.start.computed}
     for name, value in phi.items():
-        if value.shape != shapes.get(name):
+        if tuple(value.shape) != shapes.get(name):
             raise ValueError(f"adapted {name} has shape {tuple(value.shape)}")
     path = AdaptationPath(x.new_zeros(0), x.new_zeros(0), (), (phi,))
     statistics = statistics_of(learner.model, _under(own, "statistics."))

@@ -13,6 +13,7 @@ from metamirror.core.checks import check_steps
 from metamirror.core.option_spec import parse_spec
 from metamirror.data import TaskStream
 from metamirror.experiments.statistics import BASELINE, Estimate, estimate, half_of_sum
+from metamirror.methods import find_method
 from metamirror.storage import learner_file
 from metamirror.training.config import RunConfig, labels_of, load_config
 from metamirror.training.device import choose_device
@@ -31,6 +32,11 @@ class Curve:
     label: str  # the method, with the settings in which other curves of that method differ
     runs: dict[int, Path]  # the run folders by seed
     config: RunConfig  # of the first of them
+
+    @property
+    def steps(self) -> int:
+        """K, with which they were trained."""
+        return find_method(self.config.method)[0].own_settings(self.config.steps, None)[0]
 
 
 @dataclass(frozen=True)
@@ -76,7 +82,7 @@ def convergence(
         for run in curve.runs.values()
     }
     protocol = same_tasks(streams)
-    last = 2 * max(c.config.steps for c in curves) if steps is None else check_steps(steps)
+    last = 2 * max(c.steps for c in curves) if steps is None else check_steps(steps)
     last = max(last, 1)
     ranks = Ranks(choose_device(device))
     protocol |= {"split": split, "tasks": tasks, "steps": last, "which": which}
@@ -173,7 +179,7 @@ def describe(measured: list[Measured], protocol: dict[str, Any], measure: str) -
                 "method": m.curve.config.method,
                 "runs": [str(run) for run in m.curve.runs.values()],
                 "seeds": list(m.curve.runs),
-                "trained_steps": m.curve.config.steps,
+                "trained_steps": m.curve.steps,
                 "points": _points(m, measure),
                 **(_observations(m, reference) if reference else {}),
             }
@@ -201,7 +207,7 @@ def _observations(own: Measured, reference: Measured) -> dict[str, Any]:
     difference = Estimate(float(gap.mean()), half)
     ratio = float(own.grad_norm[..., 0].mean() / reference.grad_norm[..., 0].mean())
     least, most = COMPARABLE
-    k = min(reference.curve.config.steps, own.support_loss.shape[-1] - 1)
+    k = min(reference.curve.steps, own.support_loss.shape[-1] - 1)
     target = reference.support_loss.mean((0, 1))[k]
     reached = (own.support_loss.mean((0, 1)) <= target).nonzero()
     return {

@@ -17,7 +17,7 @@ from metamirror.core.learner import Learner
 from metamirror.core.tasks import Batch, Task
 from metamirror.experiments import paired_timing as timing
 from metamirror.experiments.statistics import BASELINE
-from metamirror.methods import METHODS, make_learner
+from metamirror.methods import METHODS, find_method, make_learner
 from metamirror.models import Conv4
 from metamirror.models.conv4 import check_sizes
 from metamirror.parallel.allocator import spare_memory_for, tune_allocator
@@ -41,7 +41,7 @@ class Workload:
         shots: support images a class.
         queries: query images a class.
         width: filters of each layer of the conv4.
-        steps: inner steps.
+        steps: inner steps, of the methods that take any.
         tasks: tasks of one iteration.
         recompute: build the graphs of inner steps again when needed: less memory, more time.
     """
@@ -122,9 +122,8 @@ def prepare(method: str, work: Workload, imports: Sequence[str] = ()) -> timing.
     import_modules(imports)
     tune_allocator()
     spare_memory_for(work.shape)
-    learner = make_learner(
-        method, work.model(), steps=work.steps, lr=0.01, recompute=work.recompute
-    )
+    steps = find_method(method)[0].steps_among_others(work.steps)
+    learner = make_learner(method, work.model(), steps=steps, lr=0.01, recompute=work.recompute)
     tasks = work.stack()
     learned = [p for p in learner.parameters() if p.requires_grad]
     optimizer = torch.optim.Adam(learned, lr=1e-3, fused=True)

@@ -23,6 +23,7 @@ from metamirror.training.evaluate import loaded
 from metamirror.training.factory import build_stream
 
 UNKNOWN = "unknown: the geometry does not say by which map it moves"
+UNUSED = "no inner step is taken: the geometry is not used, and nothing is known of it"
 
 
 @dataclass(frozen=True)
@@ -94,9 +95,12 @@ def inspect_learner(
         adaptations.append(learner.adapt(supports[-1], seed=seed, keep=True))
     theta = {name: p.detach() for name, p in learner.theta().items()}
     visited = [adapted.path.states[-1].z for adapted in adaptations]
-    g, verdict = None, Verdict(None, UNKNOWN)
+    g, verdict = None, Verdict(None, UNKNOWN if learner.steps else UNUSED)
     # A geometry of the user's own may leave open which map it amounts to.
-    if type(learner.geometry).candidate_mirror_map is not Geometry.candidate_mirror_map:
+    if (
+        learner.steps
+        and type(learner.geometry).candidate_mirror_map is not Geometry.candidate_mirror_map
+    ):
         g = learner.geometry.candidate_mirror_map(theta)
         verdict = verdict_on(g, [theta, *visited], points)
     smoothness = max(
@@ -182,7 +186,12 @@ def effective_step_sizes(
     supports: list[Batch],
     blocks: Mapping[str, list[str]],
 ) -> dict[str, float]:
-    """Return, by layer, how far steps go for the gradients they saw: |change of phi| / |grad|."""
+    """Return, by layer, how far steps go for the gradients they saw: |change of phi| / |grad|.
+
+    There is nothing to return where no step is taken.
+    """
+    if not learner.steps:
+        return {}
     moved = dict.fromkeys(blocks, 0.0)
     seen = dict.fromkeys(blocks, 0.0)
     for adapted, support in zip(adaptations, supports, strict=True):

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from metamirror import heads
 from metamirror.core import priors
 from metamirror.core.learner import Learner
 from metamirror.core.option_spec import parse_spec
@@ -36,6 +37,10 @@ METHODS: dict[str, Method] = {
         "fomaml",
         "boil",
         "anil",
+        "protonet",
+        "protomaml",
+        "r2d2",
+        "metaoptnet",
     )
 }
 """Every method by its key, group by group, the paper's in the order of its table."""
@@ -85,20 +90,32 @@ def make_learner(method: str, model: nn.Module, **options: Any) -> Learner:
     common = {name: options.pop(name) for name in COMMON if name in options}
     common |= {name: words.pop(name) for name in COMMON_WORDS if name in words}
     chosen = found.make_options({**words, **options})
+    if common.get("start", "") is None:
+        del common["start"]
     common = {**found.defaults, **_adjoint(common)}
+    if common.get("start") != found.defaults.get("start", common.get("start")):
+        raise ValueError(
+            f"start is {common['start']!r}; {found.key} is defined by the start "
+            f"{found.defaults['start']!r}: another one goes with maml, as in maml:start=ridge"
+        )
     prior = common.pop("prior", None)
     settings = Settings(**common)
     parts = found.build(copy.deepcopy(model), chosen, settings)
     if settings.start == "dual" and not isinstance(parts.geometry, MirrorDescent):
         raise ValueError(f"start is 'dual'; {found.key} has no mirror map, and so no dual start")
     if isinstance(prior, str):
-        start = learned(parts.model)
-        prior = priors.make(prior, {name: start[name] for name in parts.adapts or start})
+        theta = learned(parts.model)
+        prior = priors.make(prior, {name: theta[name] for name in parts.adapts or theta})
+    start = parts.start
+    if settings.computes_head:
+        if start is not None:
+            raise ValueError(f"start is {settings.start!r}; {found.key} has a start of its own")
+        start = heads.make(str(settings.start), model, parts.adapts or learned(model))
     learner = Learner(
         parts.model,
         parts.geometry,
         parts.objective,
-        start=parts.start,
+        start=start,
         prior=prior,
         adapts=parts.adapts,
         settings=settings,

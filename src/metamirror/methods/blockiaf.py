@@ -6,7 +6,7 @@ from typing import Any, Literal
 from torch import nn
 
 from metamirror.core.mirror_map import MirrorMap
-from metamirror.core.settings import Settings, StartKind
+from metamirror.core.settings import Point, Settings
 from metamirror.methods.named_parameters import learned
 from metamirror.methods.registry import Method, Parts
 from metamirror.mirror_maps.base import spread
@@ -89,8 +89,8 @@ def build(model: nn.Module, options: Options, settings: Settings) -> Parts:
             maps.append(KroneckerMixing(shapes, getattr(model, "modes", None)))
         maps.append(BlockIAF(shapes, blocks=options.blocks, reverse=bool(i % 2), **chosen))
     g = maps[0] if len(maps) == 1 else Composition(maps)
-    own_start: StartKind = "primal" if options.variant == "live" else "dual"
-    return Parts(model, MirrorDescent(g, start=settings.start or own_start))
+    own: Point = "primal" if options.variant == "live" else "dual"
+    return Parts(model, MirrorDescent(g, start=settings.point(own)))
 
 
 METHOD = Method(

@@ -17,8 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from metamirror.core.episode import Episode
+from metamirror.core.layer_calls import recorded_calls
 from metamirror.core.settings import Settings
 from metamirror.core.tasks import Params
+from metamirror.linalg.precision import precise
 from metamirror.methods.named_parameters import parameters_of
 from metamirror.methods.registry import Method, Parts
 from metamirror.models import head_of
@@ -80,15 +82,8 @@ class ConditionedQueryLoss:
         weight, bias = f"{self.head}.weight", f"{self.head}.bias"
         if o.subset != "head" or o.outputs != "logits" or not o.closed_form or weight not in phi:
             return None
-        calls: list[tuple[Tensor, Tensor]] = []
-        layer = episode.inner.model.get_submodule(str(self.head))
-        handle = layer.register_forward_hook(
-            lambda _, inputs, output: calls.append((inputs[0], output))
-        )
-        try:
+        with recorded_calls(episode.inner.model, str(self.head)) as calls:
             logits = episode.inner.predict(phi, episode.task.support.x)
-        finally:
-            handle.remove()
         if len(calls) != 1 or calls[0][1] is not logits or logits.dim() != 2:
             return None
         features = precise(calls[0][0])
@@ -120,11 +115,6 @@ class ConditionedQueryLoss:
         if self.options.subset == "head" and self.options.outputs == "logits":
             rank = min(rank, rows.shape[1] // ways * ways)
         return rows @ rows.mT, rank
-
-
-def precise(tensor: Tensor) -> Tensor:
-    """Return the tensor in double precision, or single on Apple's GPUs, which have no double."""
-    return tensor.to(torch.float32 if tensor.device.type == "mps" else torch.float64)
 
 
 def log_eigenvalue_variance(gram: Tensor, rank: int, floor: float = 0.0) -> Tensor:

@@ -57,7 +57,7 @@ def build(model: nn.Module, options: Options, settings: Settings) -> Parts:
             log_range=options.log_range,
             modes=getattr(model, "modes", None),
         )
-    return Parts(model, MirrorDescent(g, start=settings.start or "primal"))
+    return Parts(model, MirrorDescent(g, start=settings.point()))
 
 
 METHOD = Method(

@@ -71,7 +71,7 @@ def build(model: nn.Module, options: Options, settings: Settings) -> Parts:
     """Learn the divergence for every parameter of the model."""
     g = Power(learned(model), powers=options.form == "pnorm")
     start = None if options.learn_start else FixedStart()
-    return Parts(model, MirrorDescent(g, start=settings.start or "primal"), PathLoss(), start=start)
+    return Parts(model, MirrorDescent(g, start=settings.point()), PathLoss(), start=start)
 
 
 METHOD = Method(

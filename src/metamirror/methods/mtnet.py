@@ -50,12 +50,16 @@ class MaskedState(NamedTuple):
 class TransformedGeometry(Geometry[MaskedState]):
     """T-layers folded into the parameters, and straight-through Gumbel masks on output units.
 
+    A head that the start computes is the untransformed one.
+
     Args:
         layers: for each mixed layer, its output units and the names of its weight and bias.
         masks: whether masks are drawn.
         mask_logit: where their logits start.
         temperature: of the relaxation behind the masks' gradient.
     """
+
+    moves_start = True
 
     def __init__(
         self,

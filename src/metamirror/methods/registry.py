@@ -49,7 +49,7 @@ class Method:
         recipe: settings of the outer level with which its authors trained it, where these are not
             the paper's common ones; `decay_every` is of 60,000 iterations.
         defaults: settings, or a prior, that the method starts from where the user gives none.
-            `train` has its own `steps`, `lr` and `norm`, and gives those.
+            `train` has a `norm` of its own, and gives that.
         group: "paper" for the rows of the paper's Table 1, "control" for what every method must
             beat, "relative" for all others.
         anneals: whether it follows `learner.progress`, so that a run's length decides its course.
@@ -67,6 +67,19 @@ class Method:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     group: Group = "relative"
     anneals: bool = False
+
+    def own_settings(self, steps: int | None, lr: float | None) -> tuple[int, float]:
+        """Return K and alpha: as given, or else the method's own, or else those of all.
+
+        >>> Method("m", "M", "GD", "identity", "nobody", build=print).own_settings(None, 0.5)
+        (5, 0.5)
+        """
+        own = {"steps": Settings.steps, "lr": Settings.lr, **self.defaults}
+        return own["steps"] if steps is None else steps, own["lr"] if lr is None else lr
+
+    def steps_among_others(self, steps: int | None) -> int | None:
+        """Return the K that it takes where one is given for many methods: none if it has none."""
+        return 0 if self.defaults.get("steps") == 0 else steps
 
     def make_options(self, given: Mapping[str, Any]) -> Any:
         """Return the options object, from keywords or from the words of a command line."""

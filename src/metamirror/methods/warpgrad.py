@@ -149,7 +149,15 @@ def output_of(model: nn.Module, name: str) -> tuple[int, type[nn.Module]]:
 
 
 class WarpGeometry(Preconditioner):
-    """Gradient descent in the warped network: the geometry is in the model, and no map is known."""
+    """Gradient descent in the warped network: the geometry is in the model, and no map is known.
+
+    Args:
+        warps_head: whether a warp behind the head takes a fixed number of outputs.
+    """
+
+    def __init__(self, warps_head: bool):
+        super().__init__()
+        self.any_outputs = not warps_head
 
     def direction(self, grad: Params, prepared: None) -> Params:
         return grad
@@ -207,7 +215,7 @@ def build(model: nn.Module, options: Options, settings: Settings) -> Parts:
     adapts = [name for name, p in model.named_parameters() if p.requires_grad]
     insert_warps(model, options)
     objective = TrajectoryLoss(options) if options.objective == "trajectory" else None
-    return Parts(model, WarpGeometry(), objective, adapts=adapts)
+    return Parts(model, WarpGeometry(options.head), objective, adapts=adapts)
 
 
 METHOD = Method(

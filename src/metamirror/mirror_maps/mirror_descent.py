@@ -6,17 +6,21 @@ from torch import Tensor
 
 from metamirror.core.geometry import Geometry, moved
 from metamirror.core.mirror_map import MirrorMap
-from metamirror.core.settings import StartKind
+from metamirror.core.settings import Point
 from metamirror.core.tasks import Params
 
 
 class MirrorState(NamedTuple):
-    """The dual point z and its image phi; what g prepared, and what is still to be added to it."""
+    """The dual point z and its image phi; what g prepared, and what is still to be added to it.
+
+    The constant of a primal start is computed with the first step, where tasks do not share it.
+    """
 
     z: Params
     phi: Params
     prepared: Any
     shift: Params | None = None
+    complete: bool = True
 
 
 class MirrorDescent(Geometry[MirrorState]):
@@ -37,12 +41,13 @@ class MirrorDescent(Geometry[MirrorState]):
             have no effect and are frozen.
     """
 
-    def __init__(self, g: MirrorMap, *, start: StartKind = "primal"):
+    def __init__(self, g: MirrorMap, *, start: Point = "primal"):
         super().__init__()
-        if start not in get_args(StartKind):
+        if start not in get_args(Point):
             raise ValueError(f"start is {start!r}; choose 'primal' or 'dual'")
         self.g = g
         self.start = start
+        self.moves_start = start == "dual"
         if start == "primal":
             for constant in g.constants():
                 constant.requires_grad_(False)
@@ -55,12 +60,14 @@ class MirrorDescent(Geometry[MirrorState]):
     def begin(self, theta: Params, prepared: MirrorState | Any, noise: Params) -> MirrorState:
         if isinstance(prepared, MirrorState):
             return prepared._replace(z=theta)
+        if self.start == "primal":
+            return MirrorState(theta, theta, prepared, complete=False)
         return self._state(theta, prepared)
 
     def _state(self, z: Params, prepared: Any) -> MirrorState:
-        image = self.g(z, prepared)
         if self.start == "dual":
-            return MirrorState(z, image, prepared)
+            return MirrorState(z, self.g(z, prepared), prepared)
+        image = self.g(z, prepared)
         shift = {name: value - image[name] for name, value in z.items()}
         whole = self.g.with_constant(prepared, shift)
         return MirrorState(z, z, prepared, shift) if whole is None else MirrorState(z, z, whole)
@@ -71,6 +78,8 @@ class MirrorDescent(Geometry[MirrorState]):
     def step(
         self, state: MirrorState, grad: Params, *, lr: float, loss: Tensor, k: int
     ) -> MirrorState:
+        if not state.complete:
+            state = self._state(state.z, state.prepared)
         z = moved(state.z, grad, lr)
         phi = self.g(z, state.prepared)
         if state.shift is not None:

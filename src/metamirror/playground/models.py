@@ -53,7 +53,7 @@ class Choice:
             "style": style_of(self.method).index,
             "most_classes": min(self.ways, limits.MOST_CLASSES),
             "channels": self.reader.channels,
-            "steps": min(max(self.steps, 1), limits.MOST_STEPS),
+            "steps": min(self.steps, limits.MOST_STEPS),
             "lr": self.lr,
         }
 
@@ -83,6 +83,8 @@ def _choice(key: str, name: str, start: Start, learner: Learner, data: str | Non
         raise ValueError(f"{title} takes no images: give the playground a run that does")
     channels, size = shape
     ways = learner.outputs(torch.zeros(1, channels, size, size))
+    if learner.fits_any_outputs():
+        ways = limits.MOST_CLASSES
     if ways < limits.FEWEST_CLASSES:
         raise ValueError(
             f"{title} tells {ways} classes apart: the playground needs {limits.FEWEST_CLASSES}"

@@ -47,7 +47,7 @@ def read_adapt(body: bytes) -> Adapt:
     lr = fields["lr"]
     return Adapt(
         start=_text(fields["start"], "start"),
-        steps=_number(fields["steps"], "steps", 1, limits.MOST_STEPS),
+        steps=_number(fields["steps"], "steps", 0, limits.MOST_STEPS),
         lr=None if lr is None else _number(lr, "lr", 0.0, limits.LARGEST_LR),
         classes=classes,
     )

@@ -65,7 +65,9 @@ def describe(learner: Learner) -> dict[str, Any]:
     """Return how to build the learner again."""
     if learner.config is None:
         raise ValueError("only a learner made by make_learner knows how to be built again")
-    frozen = [name for name, p in learner.model.named_parameters() if not p.requires_grad]
+    # What the start computes rests, and is frozen again by who builds the learner.
+    own = [(n, p) for n, p in learner.model.named_parameters() if n not in learner.start.computed]
+    frozen = [name for name, p in own if not p.requires_grad]
     if late := [name for name in frozen if name in learner.adapts]:
         raise ValueError(
             f"{late[0]} was frozen after the learner was built around it, and could not come back "

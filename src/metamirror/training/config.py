@@ -31,8 +31,10 @@ class RunConfig:
     ways: int = 5  # classes of a task.
     shots: int = 1  # labelled examples a class (for regression: a task).
     queries: int = 15  # query examples a class (for regression: a task).
-    steps: int = 5  # inner steps, K.
-    lr: float = 0.01  # inner learning rate, alpha, on losses that are means over examples.
+    steps: int | None = None  # inner steps, K; by default the method's own, of most 5.
+    # inner learning rate, alpha, on losses that are means over examples; by default the method's
+    # own, of most 0.01.
+    lr: float | None = None
     iterations: int = 60_000  # outer steps, R.
     tasks_per_step: int = 4  # tasks per outer step, over all processes together.
     # the outer optimiser; sgd is Nesterov's where momentum is above 0.
@@ -72,8 +74,10 @@ class RunConfig:
 
     def check(self) -> None:
         """Refuse values that no run can have; methods and data sets check their own."""
-        check_steps(self.steps)
-        check_lr(self.lr)
+        if self.steps is not None:
+            check_steps(self.steps)
+        if self.lr is not None:
+            check_lr(self.lr)
         counts = ["ways", "shots", "queries", "iterations", "tasks_per_step", "decay_every"]
         counts += ["checkpoint_every", "log_every", "width", "image_size"]
         self._demand(lambda v: 1 <= v <= MOST, f"in 1 .. {MOST}", *counts)

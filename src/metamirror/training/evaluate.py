@@ -155,6 +155,7 @@ def evaluate_run(
     steps: int | None = None,
     norm: Norm | None = None,
     queries: int | None = None,
+    ways: int | None = None,
     which: Literal["best", "last"] = "best",
     every_step: bool = True,
     device: str = "auto",
@@ -171,6 +172,8 @@ def evaluate_run(
         steps: inner steps, if other than in training.
         norm: which statistics normalise the query, if others than in training.
         queries: query examples a class, if others than in training.
+        ways: classes of a task, if others than in training; the head must be computed from the
+            examples for that, as protonet's and every start=ridge is.
         which: the learner with the best validation score, or the last one.
         every_step: predict after each of the steps 0..K, or, in less than half the time, after the
             last alone.
@@ -180,10 +183,19 @@ def evaluate_run(
     if tasks < 2:
         raise ValueError(f"tasks is {tasks}; an interval needs at least 2")
     config = load_config(run)
+    trained_ways = config.ways
     if queries is not None:
         config = replace(config, queries=queries)
     learner, step = loaded(run, which)
     use_precision(learner, config)
+    if ways is not None and ways != config.ways:
+        if not learner.fits_any_outputs(steps):
+            raise ValueError(
+                f"ways is {ways}, and the head and geometry of {config.method} are made for the "
+                f"{config.ways} of training: train with --ways {ways}, or a method whose head is "
+                f"computed, such as protonet or maml:start=prototypes"
+            )
+        config = replace(config, ways=ways)
     if norm is not None:
         learner.configure(norm=norm)
     with joined_ranks(device) as ranks:
@@ -205,6 +217,7 @@ def evaluate_run(
         "data": config.data,
         "split": split,
         "ways": None if results[0].accuracies is None else config.ways,
+        "trained_ways": None if results[0].accuracies is None else trained_ways,
         "shots": config.shots,
         "queries": config.queries,
         "steps": last,
@@ -258,7 +271,8 @@ def loaded(run: Path, which: Literal["best", "last"]) -> tuple[Learner, int | No
 
 def evaluation_name(found: Mapping[str, object]) -> str:
     """Return a result's name in `RUN/evaluations`: all that may differ from one to the next."""
-    return "{split}-{which}-{tasks}tasks-{steps}steps-{norm}-{queries}queries".format(**found)
+    name = "{split}-{which}-{tasks}tasks-{steps}steps-{norm}-{queries}queries".format(**found)
+    return name if found["ways"] == found["trained_ways"] else f"{name}-{found['ways']}ways"
 
 
 def write_tasks(file: Path, results: list[TaskResult]) -> None:

@@ -1,6 +1,7 @@
 """Builds what a configuration describes: its tasks, its network, its learner."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -8,10 +9,15 @@ from torch import nn
 
 from metamirror import models
 from metamirror.core.learner import Learner
-from metamirror.core.settings import Settings
 from metamirror.data import TaskStream, tasks
-from metamirror.methods import make_learner
+from metamirror.methods import find_method, make_learner
 from metamirror.training.config import RunConfig
+
+
+def resolved(config: RunConfig) -> RunConfig:
+    """Return a configuration with the method's own number of steps and step size if it has none."""
+    steps, lr = find_method(config.method)[0].own_settings(config.steps, config.lr)
+    return replace(config, steps=steps, lr=lr)
 
 
 def build_stream(
@@ -55,6 +61,7 @@ def build_learner(
 ) -> Learner:
     """Return the learner of a run, at its seeded initialisation."""
     device = device or torch.device("cpu")
+    config = resolved(config)
     torch.manual_seed(config.seed)
     model = build_model(config, stream).to(getattr(torch, config.dtype))
     learner = make_learner(
@@ -78,14 +85,13 @@ def build_learner(
     return learner.to(device)
 
 
-def extra_parameters(method: str, model: nn.Module, steps: int = Settings.steps) -> int:
+def extra_parameters(method: str, model: nn.Module, steps: int | None = None) -> int:
     """Return how many parameters a method learns besides the start; the model may be a meta one."""
-    learner = make_learner(method, model, steps=steps)
-    learned, start = (
-        sum(p.numel() for p in module.parameters() if p.requires_grad)
-        for module in (learner, model)
-    )
-    return learned - start
+    steps = find_method(method)[0].own_settings(steps, None)[0]
+    learner, start = make_learner(method, model, steps=steps), dict(model.named_parameters())
+    known = {id(p) for name, p in learner.model.named_parameters() if name in start}
+    learned = (p for p in learner.parameters() if p.requires_grad and id(p) not in known)
+    return sum(p.numel() for p in learned)
 
 
 def use_precision(learner: Learner, config: RunConfig) -> None:

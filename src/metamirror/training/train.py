@@ -24,7 +24,7 @@ from metamirror.training.device import place
 from metamirror.training.distributed import Ranks, joined_ranks
 from metamirror.training.divergence import NonFiniteError
 from metamirror.training.evaluate import evaluate_stream, summary
-from metamirror.training.factory import build_learner, build_stream
+from metamirror.training.factory import build_learner, build_stream, resolved
 from metamirror.training.interrupts import InterruptedRun, Interrupts
 from metamirror.training.metrics_log import MetricsLog
 from metamirror.training.outer_step import (
@@ -64,6 +64,7 @@ def train(
     """
     config.check()
     check_method(config)
+    config = resolved(config)
     if processes is not None and not 1 <= processes <= config.tasks_per_step:
         raise ValueError(
             f"processes is {processes}; they share the {config.tasks_per_step} tasks of a step: "

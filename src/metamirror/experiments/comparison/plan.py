@@ -18,7 +18,12 @@ from metamirror.experiments.statistics import BASELINE
 from metamirror.methods import METHODS, Method, find_method
 from metamirror.methods.registry import GROUPS
 from metamirror.training.config import RunConfig, load_config
-from metamirror.training.factory import build_model, build_stream, extra_parameters
+from metamirror.training.factory import (
+    build_model,
+    build_stream,
+    extra_parameters,
+    resolved,
+)
 from metamirror.training.run_folder import check_settings
 
 CELLS = "cells"
@@ -101,7 +106,7 @@ def make_rows(
         raise ValueError(f"test_tasks is {spec.test_tasks}; an interval needs at least 2")
     base, trained = spec.base, trained_rows(spec)
     labels = [row.method for row in trained]
-    seeds, lr = spec.seeds_of(labels), spec.lr_of(labels)
+    seeds, lr = spec.seeds_of(labels), spec.lr_of({row.method: row.spec for row in trained})
     model = network_of(base, stream)
     in_the_paper = (base.data, base.ways) == (PUBLISHED_ON, PUBLISHED_WAYS)
     rows = []
@@ -113,8 +118,10 @@ def make_rows(
             own = {"geometry_lr": base.geometry_lr, **rates, **row.recipe}
             # A learning rate for nothing would be refused.
             own |= {} if extra else {"geometry_lr": None}
-            config = replace(base, method=row.spec, shots=shots, **own)
+            steps = find_method(row.spec)[0].steps_among_others(base.steps)
+            config = replace(base, method=row.spec, shots=shots, steps=steps, **own)
             config.check()
+            config = resolved(config)
             jobs: dict[int | None, Job] = {}
             for seed in range(base.seed, base.seed + seeds[row.runs]):
                 jobs[seed] = run_job(spec, row.runs, replace(config, seed=seed))

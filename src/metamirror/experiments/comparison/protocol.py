@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+from metamirror.core.settings import Settings
 from metamirror.data import ImageTasks, TaskStream
 from metamirror.experiments.comparison.plan import SPLITS, network_of
-from metamirror.experiments.comparison.spec import Spec
+from metamirror.experiments.comparison.spec import PerRow, Spec
 from metamirror.experiments.comparison.table import Row
 from metamirror.training.config import RunConfig
 
@@ -38,6 +39,9 @@ def make_protocol(
         if isinstance(stream := streams[split, spec.shots[0]], ImageTasks)
     }
     fields["shots"] = list(spec.shots)
+    fields["steps"] = Settings.steps if base.steps is None else base.steps
+    steps = {label: row.jobs[base.seed].config["steps"] for label, row in trained.items()}
+    fields["own_steps"] = {label: k for label, k in steps.items() if k != fields["steps"]}
     fields["seeds"] = {label: len(row.jobs) for label, row in trained.items()}
     fields["lr"] = {name: config["lr"] for name, config in first.items()}
     if search is not None and search["geometry"]:
@@ -49,11 +53,14 @@ def make_protocol(
     fields["weights"] = "best on validation tasks" if base.validate_every else "last"
     interval = "95 %; one seed: over tasks; several: over tasks and seeds, crossed, Student's t"
     fields["interval"] = interval
-    fields["line"] = line(fields, spec, [] if search is None else search["rows"])
+    lr = spec.lr_of({label: row.spec for label, row in trained.items()})
+    fields["line"] = line(fields, spec, lr, [] if search is None else search["rows"])
     return fields
 
 
-def line(fields: Mapping[str, Any], spec: Spec, found: Sequence[Mapping[str, Any]]) -> str:
+def line(
+    fields: Mapping[str, Any], spec: Spec, lr: PerRow[float], found: Sequence[Mapping[str, Any]]
+) -> str:
     """Return the protocol in words; `found` are the rows of a search for step sizes."""
     base, shape, classes = spec.base, fields["example_shape"], fields["classes"]
     network, counts = fields["network"], set(fields["seeds"].values())
@@ -68,9 +75,10 @@ def line(fields: Mapping[str, Any], spec: Spec, found: Sequence[Mapping[str, Any
         " and ".join(f"{n}-shot" for n in fields["shots"]),
         f"{base.queries} queries" + (" a class" if classes else ""),
         f"{network['name']} of width {network.get('width', network.get('hidden'))}",
-        f"{base.steps} inner step{'' if base.steps == 1 else 's'}"
+        f"{PerRow({'': fields['steps'], **fields['own_steps']})} inner "
+        f"step{'' if fields['steps'] == 1 and not fields['own_steps'] else 's'}"
         + (", first order" if base.first_order else ""),
-        _step_sizes(fields, spec, found),
+        _step_sizes(fields, lr, found),
         f"{base.iterations:,} iterations of {base.tasks_per_step} tasks",
         _outer(base),
         *(f"for {' and '.join(labels)} {outer}" for outer, labels in recipes.items()),
@@ -89,10 +97,12 @@ def line(fields: Mapping[str, Any], spec: Spec, found: Sequence[Mapping[str, Any
     return "; ".join(str(word) for word in words if word) + "."
 
 
-def _step_sizes(fields: Mapping[str, Any], spec: Spec, found: Sequence[Mapping[str, Any]]) -> str:
+def _step_sizes(
+    fields: Mapping[str, Any], lr: PerRow[float], found: Sequence[Mapping[str, Any]]
+) -> str:
     search = fields["search"]
     if search is None:
-        return f"inner step size {spec.lr_of(list(fields['seeds']))}"
+        return f"inner step size {lr}"
     inner, beside = (
         "{" + ", ".join(f"{rate:g}" for rate in search[key]) + "}"
         for key in ("candidates", "geometry")

@@ -42,10 +42,12 @@ class Search:
 
         Nothing is selected inside a run: its last learner is evaluated.
         """
-        choices: list[Rates] = [{"lr": lr} for lr in self.candidates]
+        first = next(iter(row.jobs.values()))
+        # Without an inner step, every step size is the same.
+        candidates = self.candidates if first.config["steps"] else self.candidates[:1]
+        choices: list[Rates] = [{"lr": lr} for lr in candidates]
         if row.extra_parameters and self.geometry:
             choices = [{**own, "geometry_lr": rate} for own in choices for rate in self.geometry]
-        first = next(iter(row.jobs.values()))
         found = []
         for choice in choices:
             own = {"iterations": self.iterations, "validate_every": 0, **choice}
@@ -116,5 +118,7 @@ def at_the_edge(found: Mapping[str, Any]) -> list[str]:
         return []
     ends = (min(found["candidates"]), max(found["candidates"]))
     return [
-        f"{r['label']} ({r['shots']}-shot: {r['lr']:g})" for r in found["rows"] if r["lr"] in ends
+        f"{r['label']} ({r['shots']}-shot: {r['lr']:g})"
+        for r in found["rows"]
+        if r["lr"] in ends and len({score["lr"] for score in r["scores"]}) > 1
     ]

@@ -1,11 +1,12 @@
 """What the user asked to compare, read from the words of a command line."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
 
 from metamirror.core.option_spec import convert
+from metamirror.core.settings import Settings
 from metamirror.experiments.comparison.search import Search
 from metamirror.methods import METHODS, find_method
 from metamirror.training.config import RunConfig
@@ -53,9 +54,16 @@ class Spec:
             raise ValueError(f"seeds is {fewest}; it must be at least 1")
         return seeds
 
-    def lr_of(self, labels: Sequence[str]) -> "PerRow[float]":
-        """Return the inner step size of each row."""
-        return read_per_row("lr", self.lr, self.base.lr, labels)
+    def lr_of(self, methods: Mapping[str, str]) -> "PerRow[float]":
+        """Return the inner step size of each row, given its method, whose own may go before."""
+        common = Settings.lr if self.base.lr is None else self.base.lr
+        found = read_per_row("lr", self.lr, common, list(methods))
+        for_all = any("=" not in word for word in self.lr.split(",") if word.strip())
+        if self.base.lr is None and not for_all:
+            for label, method in methods.items():
+                if (own := find_method(method)[0].defaults.get("lr")) is not None:
+                    found.setdefault(label, own)
+        return found
 
 
 class PerRow(dict[str, Value]):

@@ -41,7 +41,8 @@ export class Chart {
     const bottom = Math.log10(Math.min(...all)) - MARGIN;
     const top = Math.log10(Math.max(...all)) + MARGIN;
     const steps = Math.max(...curves.map((curve) => curve.losses.length)) - 1;
-    const x = (k) => LEFT + ((WIDTH - LEFT - RIGHT) * k) / steps;
+    // A head that was computed may be all: then there is one point.
+    const x = (k) => LEFT + ((WIDTH - LEFT - RIGHT) * k) / Math.max(steps, 1);
     const y = (loss) =>
       TOP + ((HEIGHT - TOP - BOTTOM) * (top - Math.log10(Math.max(loss, LOWEST)))) / (top - bottom);
     this.svg.replaceChildren(...this.#axes(ticks(bottom, top), steps, x, y));
@@ -54,7 +55,7 @@ export class Chart {
       if (k++ >= steps) clearInterval(this.timer);
     };
     grow();
-    if (k <= steps) this.timer = setInterval(grow, Math.min(90, 900 / steps));
+    if (k <= steps) this.timer = setInterval(grow, Math.min(90, 900 / Math.max(steps, 1)));
   }
 
   #axes(levels, steps, x, y) {

@@ -43,7 +43,8 @@ def describe_geometry(found: dict[str, Any]) -> list[str]:
             f"2/(M l), below which steps descend where the loss is no steeper than that: about "
             f"{found['step_size_bound_estimate']:.4g}; this run's step size is {found['lr']:.4g}"
         )
-    lines.append("effective step sizes, |change of phi| / |gradient|:")
+    if found["effective_step_sizes"]:
+        lines.append("effective step sizes, |change of phi| / |gradient|:")
     lines += [f"  {layer}: {size:.4g}" for layer, size in found["effective_step_sizes"].items()]
     if found["dependencies"] is not None:
         lines.append("layers of phi that move with other layers of z:")

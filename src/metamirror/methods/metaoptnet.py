@@ -1,0 +1,28 @@
+"""MetaOptNet: a support vector machine on learned features, without an inner step.
+
+The head is `start=svm`, solved to convergence for each task and differentiated through its
+optimality conditions; the scale of its logits is learned with the body. With `steps` above 0
+gradient descent goes on from that head.
+"""
+
+from torch import nn
+
+from metamirror.core.option_spec import NoOptions
+from metamirror.core.settings import Settings
+from metamirror.methods.registry import Method, Parts
+
+
+def build(model: nn.Module, options: NoOptions, settings: Settings) -> Parts:
+    """Leave every slot but the start at its default."""
+    return Parts(model)
+
+
+METHOD = Method(
+    key="metaoptnet",
+    title="MetaOptNet",
+    optimizer="none: SVM",
+    geometry="none",
+    paper="Lee, Maji, Ravichandran, Soatto 2019",
+    build=build,
+    defaults={"start": "svm", "steps": 0},
+)

@@ -1,0 +1,28 @@
+"""Prototypical networks: the nearest class mean of learned features, without an inner step.
+
+The head is `start=prototypes`, whose logits are the negative squared distances to the class means
+up to a term that all classes share. What is learned is the body. With `steps` above 0 gradient
+descent goes on from that head, which is `protomaml`.
+"""
+
+from torch import nn
+
+from metamirror.core.option_spec import NoOptions
+from metamirror.core.settings import Settings
+from metamirror.methods.registry import Method, Parts
+
+
+def build(model: nn.Module, options: NoOptions, settings: Settings) -> Parts:
+    """Leave every slot but the start at its default."""
+    return Parts(model)
+
+
+METHOD = Method(
+    key="protonet",
+    title="ProtoNet",
+    optimizer="none: class means",
+    geometry="none",
+    paper="Snell, Swersky, Zemel 2017",
+    build=build,
+    defaults={"start": "prototypes", "steps": 0},
+)

@@ -1,0 +1,27 @@
+"""R2D2: ridge regression on learned features, in closed form, without an inner step.
+
+The head is `start=ridge`; its penalty and the scale of its logits are learned with the body. With
+`steps` above 0 gradient descent goes on from that head.
+"""
+
+from torch import nn
+
+from metamirror.core.option_spec import NoOptions
+from metamirror.core.settings import Settings
+from metamirror.methods.registry import Method, Parts
+
+
+def build(model: nn.Module, options: NoOptions, settings: Settings) -> Parts:
+    """Leave every slot but the start at its default."""
+    return Parts(model)
+
+
+METHOD = Method(
+    key="r2d2",
+    title="R2D2",
+    optimizer="none: ridge regression",
+    geometry="none",
+    paper="Bertinetto, Henriques, Torr, Vedaldi 2019",
+    build=build,
+    defaults={"start": "ridge", "steps": 0},
+)
