@@ -105,3 +105,8 @@ ROWS = [
     Row("boil", starts_as=None),
     Row("anil", starts_as=None),
 ]
+
+
+def row_of(method: str) -> Row:
+    """The row of a method with its default options."""
+    return next(row for row in ROWS if row.spec == method)
