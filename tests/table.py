@@ -110,3 +110,8 @@ ROWS = [
     Row("metalstm", starts_as=None, no_finite_differences="inner gradients are constants"),
     Row("anil", starts_as=None),
 ]
+
+
+def row_of(method: str) -> Row:
+    """The row of a method with its default options."""
+    return next(row for row in ROWS if row.spec == method)

@@ -10,7 +10,7 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 import metamirror as mm
-from metamirror.methods.reptile import minibatch, shuffled
+from metamirror.methods.reptile import TowardsAdapted, minibatch, shuffled
 from metamirror.testing.methods import meta_gradient, relative_difference
 from metamirror.testing.networks import smooth_mlp
 from tests.networks import point_tasks
@@ -104,6 +104,27 @@ def test_minibatches_hold_all_classes_however_the_examples_are_sorted():
         for k in range(8):
             chosen = minibatch(shuffled(80), k, 10)
             assert len({label(i) for i in chosen}) >= 4
+
+
+def test_what_reptile_cannot_learn_is_refused():
+    learner = mm.make_learner("reptile", smooth_mlp(), prior="diagonal:0.1")
+    with pytest.raises(ValueError, match=r"the prior Diagonal has parameters to learn"):
+        learner.meta_loss(point_tasks())
+    learned = mm.make_learner("metasgd", smooth_mlp())
+    learned.objective = TowardsAdapted(5)
+    with pytest.raises(ValueError, match=r"the geometry DiagonalGeometry has parameters to learn"):
+        learned.meta_loss(point_tasks())
+
+
+def test_an_isotropic_prior_pulls_towards_the_start():
+    near, far = (
+        meta_gradient(
+            mm.make_learner("reptile", smooth_mlp(), prior=prior, batch=5, steps=6, lr=LR),
+            point_tasks(),
+        )
+        for prior in ("isotropic:3.0", None)
+    )
+    assert sum(g.norm() for g in near.values()) < 0.9 * sum(g.norm() for g in far.values())
 
 
 def test_a_minibatch_has_an_example():

@@ -6,7 +6,7 @@ with the mean over tasks. Each inner step is on a minibatch of one set, support 
 task together: nothing is left to evaluate on. The objective is a scalar whose gradient in the start
 is $\theta - \phi^{(K)}$: SGD with learning rate $\epsilon$ makes it the equation above, and any
 other optimiser may use it. Its value is the query loss at $\phi^{(K)}$, which has seen these
-examples. Nothing but the start is learned: a prior that learns gets no gradient.
+examples. Nothing but the start is learned, and a geometry or prior with parameters is refused.
 
 The authors' code takes inner steps of Adam without momentum, here they are gradient descent, as in
 the paper's analysis. It shuffles the examples at random in every round; here one fixed shuffle
@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from metamirror.core.adjoints import Detached
 from metamirror.core.episode import Episode
+from metamirror.core.inner_level import InnerLevel
 from metamirror.core.mirror_map import inner
 from metamirror.core.settings import Settings
 from metamirror.core.tasks import Batch, Task
@@ -47,6 +48,7 @@ class TowardsAdapted:
         self.batch = batch
 
     def __call__(self, episode: Episode) -> Tensor:
+        refuse_others_that_learn(episode.inner)
         examples = joined(episode.task)
         order = shuffled(len(examples.y))
         state, geometry = episode.state, episode.inner.geometry
@@ -66,6 +68,16 @@ class TowardsAdapted:
         change = {name: (start[name] - phi[name]).detach() for name in phi}
         slope = inner(start, change)
         return loss + (slope - slope.detach())
+
+
+def refuse_others_that_learn(level: InnerLevel) -> None:
+    """Refuse a geometry or a prior with parameters, which would never change."""
+    for name, part in (("geometry", level.geometry), ("prior", level.prior)):
+        if part is not None and any(p.requires_grad for p in part.parameters()):
+            raise ValueError(
+                f"the {name} {type(part).__name__} has parameters to learn, and Reptile learns the "
+                f"start alone: choose another {name}, or another objective"
+            )
 
 
 def joined(task: Task) -> Batch:
