@@ -17,6 +17,7 @@ class Row:
         straight_through: parameters whose gradient is defined otherwise: left out of differences.
         unused: (part of a parameter's name, why it has no gradient).
         one_order: why its meta-gradient is the same at first order.
+        classes: whether it takes labels alone, and no real targets.
         acts_on_conv_bias: parameters of conv4's geometry that act on nothing but a bias in front
             of batch normalisation, which subtracts it: no gradient reaches them.
     """
@@ -27,6 +28,7 @@ class Row:
     straight_through: str | None = None
     unused: tuple[tuple[str, str], ...] = ()
     one_order: str | None = None
+    classes: bool = False
     acts_on_conv_bias: tuple[str, ...] = ()
 
     @property
@@ -109,6 +111,27 @@ ROWS = [
     # A forget gate below 1 shrinks the parameters from the first step on.
     Row("metalstm", starts_as=None, no_finite_differences="inner gradients are constants"),
     Row("anil", starts_as=None),
+    Row("protonet", starts_as="protomaml", classes=True),
+    Row("protomaml", starts_as=None, classes=True),
+    Row("r2d2", starts_as="maml:start=ridge"),
+    Row("metaoptnet", starts_as=None, classes=True),
+    Row("maml:start=ridge", starts_as=None),
+    Row("anil:start=prototypes", starts_as=None, classes=True),
+    Row("mtnet:masks=false:start=svm", starts_as="metaoptnet", classes=True),
+    Row("warpgrad:start=ridge", starts_as="r2d2"),
+    Row("metasgd:start=svm", starts_as="metaoptnet", classes=True, acts_on_conv_bias=RATES),
+    Row(
+        "blockiaf:start=prototypes",
+        starts_as="protomaml",
+        classes=True,
+        acts_on_conv_bias=FIRST_BLOCK,
+    ),
+    Row(
+        "gradnet:start=prototypes:adjoint=first",
+        starts_as="protomaml",
+        classes=True,
+        no_finite_differences="first order leaves a part of the gradient out",
+    ),
 ]
 
 

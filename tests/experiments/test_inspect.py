@@ -11,7 +11,11 @@ import metamirror as mm
 from metamirror.cli.main import main
 from metamirror.core.geometry import Preconditioner
 from metamirror.experiments.inspection import inspect_learner, loss_smoothness
-from metamirror.report.figures.geometry import verdict_in_words
+from metamirror.report.figures.geometry import (
+    describe_geometry,
+    plot_geometry,
+    verdict_in_words,
+)
 from tests.table import ROWS
 
 
@@ -144,8 +148,23 @@ def test_a_geometry_that_says_nothing_of_itself_is_certified_by_nobody():
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.spec)
 def test_every_method_can_be_inspected(row):
-    found = inspect_learner(learner_of(row.spec), stream(), tasks=1, points=2)
+    learner, tasks = learner_of(row.spec), stream()
+    if row.classes:
+        tasks = mm.tasks("glyphs", split="val", image_size=16, batch=4)
+        learner = mm.make_learner(row.spec, mm.models.MLP(256, 5, hidden=(8, 8)), steps=2).double()
+    found = inspect_learner(learner, tasks, tasks=1, points=2)
     assert json.loads(json.dumps(found)) == found
+
+
+def test_without_a_step_there_is_no_geometry_to_judge(tmp_path):
+    learner = mm.make_learner("r2d2", mm.models.MLP(1, 1, hidden=(8, 8))).double()
+    found = inspect_learner(learner, stream(), tasks=1, points=2)
+    assert found["is_mirror_map"] is None
+    assert "no inner step is taken" in verdict_in_words(found)
+    assert found["effective_step_sizes"] == {}
+    plot_geometry({"method": "r2d2", **found}, tmp_path / "geometry.png")
+    lines = describe_geometry({"method": "r2d2", "data": "sinusoid", **found})
+    assert not any("effective step sizes" in line for line in lines)
 
 
 def test_the_command_prints_json_and_draws_a_figure(tmp_path, capsys):

@@ -129,8 +129,8 @@ def evaluate(
     measure, digits, unit = ("accuracy", 2, " %") if "accuracy" in found else ("mse", 4, "")
     ways = "" if found["ways"] is None else f"{found['ways']}-way "
     line = (
-        f"{found['method']} on {found['data']}, {ways}{found['shots']}-shot, {found['steps']} steps, "
-        f"{found['tasks']} {found['split']} tasks, {found['norm']}: "
+        f"{found['method']} on {found['data']}, {ways}{found['shots']}-shot, "
+        f"{found['steps']} steps, {found['tasks']} {found['split']} tasks, {found['norm']}: "
         f"{measure} {found[measure]:.{digits}f} ± {found['ci95']:.{digits}f}{unit}"
     )
     print(to_json(found) if json else line)

@@ -33,7 +33,9 @@ class ComputedHead(Start):
         layer = model.get_submodule(self.head)
         assert isinstance(layer, nn.Linear)
         self.features, self.biased = layer.in_features, layer.bias is not None
-        self.computed = [f"{self.head}.{name}" for name in ("weight", "bias")[: 1 + self.biased]]
+        self.computed = [
+            f"{self.head}.{name}".lstrip(".") for name in ("weight", "bias")[: 1 + self.biased]
+        ]
         everywhere = [id(p) for _, p in model.named_parameters(remove_duplicate=False)]
         if any(everywhere.count(id(p)) > 1 for p in layer.parameters()):
             raise ValueError(
@@ -55,12 +57,11 @@ class ComputedHead(Start):
                 f"the head {self.head!r} is given {tuple(features.shape)}; a head that is computed "
                 f"takes (examples, features)"
             )
-        like = theta[self.computed[0]]
-        found = self.weight_and_bias(features, lower.batch.y, lower.outputs)
-        return {
-            **theta,
-            **{n: t.to(like.dtype) for n, t in zip(self.computed, found, strict=False)},
-        }
+        weight, bias = self.weight_and_bias(features, lower.batch.y, lower.outputs)
+        dtype = theta[self.computed[0]].dtype
+        # In the usual order in memory, as it comes back from a file: others round differently.
+        own = (weight.to(dtype).contiguous(), bias.to(dtype))
+        return {**theta, **dict(zip(self.computed, own, strict=False))}
 
     @abstractmethod
     def weight_and_bias(self, features: Tensor, y: Tensor, outputs: int) -> tuple[Tensor, Tensor]:
