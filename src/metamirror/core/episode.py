@@ -37,6 +37,12 @@ class Episode:
         phi0: Params | None = None,
     ) -> Path:
         """Run the inner loop on the support set; arguments as in `InnerLevel.descend`."""
+        used = self.inner.settings.adjoint if adjoint is None else adjoint
+        if used.attaches and (keep or state is not None or steps is not None):
+            raise ValueError(
+                f"the {used.name} adjoint differentiates the last point of a whole adaptation, and "
+                f"this objective uses other points or single steps: choose another adjoint"
+            )
         return self.inner.descend(
             self.inner.lower_level(self.task.support, fixed),
             self.state if state is None else state,

@@ -43,7 +43,14 @@ class LowerLevel:
     def __call__(self, phi: Params, phi0: Params) -> tuple[Tensor, Tensor]:
         """Return what is minimised, loss plus prior, and the loss alone."""
         loss = self.loss(phi)
-        return (loss if self.prior is None else loss + self.prior(phi, phi0)), loss
+        return (loss if self.prior is None else loss + self.penalty(phi, phi0)), loss
+
+    def penalty(self, phi: Params, phi0: Params) -> Tensor:
+        """Return R, which must be there."""
+        if self.prior is None:
+            raise ValueError("the lower level has no prior: give one, such as prior=isotropic:1")
+        value: Tensor = self.prior(phi, phi0)
+        return value / len(self.batch.y) if self.prior.per_example else value
 
     def gradient(self, phi: Params, phi0: Params, *, create_graph: bool = False) -> Params:
         """Return the gradient of loss plus prior at phi, which is taken as a constant."""

@@ -11,12 +11,19 @@ from torch import Tensor, nn
 
 from metamirror.core.tasks import Params
 
+OF_THE_METHOD = "method"
+"""The `spec` of a prior that its method builds, and no word of the user's."""
+
 
 class Prior(nn.Module, ABC):
     """R(phi; theta), added to the support loss. Its parameters are part of theta."""
 
     spec: str | None = None
-    """How `make` builds it again; None for a class of the user's own."""
+    """How it is built again: by `make`, or by the method; None for a class of the user's own."""
+
+    per_example: bool = False
+    """Whether R is divided by the number of support examples, as a prior of their sum is next to
+    their mean loss."""
 
     @abstractmethod
     def forward(self, phi: Params, phi0: Params) -> Tensor:

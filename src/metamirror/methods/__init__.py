@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from metamirror.core import priors
+from metamirror.core.adjoints import ADJOINTS
 from metamirror.core.learner import Learner
 from metamirror.core.option_spec import parse_spec
 from metamirror.core.settings import Settings
@@ -29,6 +30,8 @@ METHODS: dict[str, Method] = {
         "blockiaf",
         "gradnet",
         "anil",
+        "imaml",
+        "ibaml",
     )
 }
 """Every method by its key, in the order of the paper's table."""
@@ -39,17 +42,35 @@ COMMON = (*(field.name for field in fields(Settings)), "prior", "first_order", "
 COMMON_WORDS = ("adjoint", "start")
 """Those that may also follow a method's key, as in `metasgd:adjoint=first`."""
 
-__all__ = ["METHODS", "Method", "Parts", "find_method", "make_learner"]
+__all__ = ["METHODS", "Method", "Parts", "check_method", "find_method", "make_learner"]
 
 
 def find_method(spec: str) -> tuple[Method, dict[str, str]]:
-    """Return the method and the options of a specification such as `metasgd:positive=true`."""
+    """Return the method and the options of a specification such as `metasgd:positive=true`.
+
+    >>> find_method("maml:adjoint=implicit:cg=5,damping=1")[1]
+    {'adjoint': 'implicit:cg=5,damping=1'}
+    """
     if not isinstance(spec, str):
         raise ValueError(f"method is {spec!r}; give a name, one of {', '.join(METHODS)}")
-    key, options = parse_spec(spec)
+    key, options = parse_spec(spec.replace(",", ":"))
     if key not in METHODS:
         raise ValueError(f"no method is called {key!r}; choose from {', '.join(METHODS)}")
+    # The numbers of an adjoint follow it: maml:adjoint=implicit:cg=5:damping=1.
+    kind = ADJOINTS.get(options.get("adjoint", ""))
+    own = [] if kind is None else [f.name for f in fields(kind) if f.name in options]  # type: ignore[arg-type]
+    if own:
+        words = ",".join(f"{name}={options.pop(name)}" for name in own)
+        options["adjoint"] += f":{words}"
     return METHODS[key], options
+
+
+def check_method(spec: str) -> None:
+    """Refuse a specification of which a word is wrong, before a learner is built from it."""
+    method, words = find_method(spec)
+    common = {name: words.pop(name) for name in COMMON_WORDS if name in words}
+    method.make_options(words)
+    Settings(**common)  # type: ignore[arg-type]
 
 
 def make_learner(method: str, model: nn.Module, **options: Any) -> Learner:
@@ -84,7 +105,9 @@ def make_learner(method: str, model: nn.Module, **options: Any) -> Learner:
     parts = found.build(copy.deepcopy(model), chosen, settings)
     if settings.start == "dual" and not isinstance(parts.geometry, MirrorDescent):
         raise ValueError(f"start is 'dual'; {found.key} has no mirror map, and so no dual start")
-    if isinstance(prior, str):
+    if prior is None or prior == priors.OF_THE_METHOD:
+        prior = parts.prior
+    elif isinstance(prior, str):
         start = learned(parts.model)
         prior = priors.make(prior, {name: start[name] for name in parts.adapts or start})
     learner = Learner(

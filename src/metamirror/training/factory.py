@@ -77,9 +77,9 @@ def build_learner(
     return learner.to(device)
 
 
-def extra_parameters(method: str, model: nn.Module) -> int:
+def extra_parameters(method: str, model: nn.Module, prior: str | None = None) -> int:
     """Return how many parameters a method learns besides the start; the model may be a meta one."""
-    learner = make_learner(method, model)
+    learner = make_learner(method, model, **({} if prior is None else {"prior": prior}))
     learned, start = (
         sum(p.numel() for p in module.parameters() if p.requires_grad)
         for module in (learner, model)
