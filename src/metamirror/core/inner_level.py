@@ -20,7 +20,7 @@ from metamirror.core.normalisation import (
     recorded_statistics,
     torch_norms,
 )
-from metamirror.core.priors import Diagonal, Isotropic, Prior
+from metamirror.core.priors import Diagonal, Prior
 from metamirror.core.settings import Settings
 from metamirror.core.start import LearnedStart, Start
 from metamirror.core.tasks import Batch, Params, tensor_like
@@ -113,11 +113,11 @@ class InnerLevel(nn.Module):
         self.settings = settings
 
     def _check_adjoint(self, adjoint: Adjoint) -> None:
-        without = isinstance(self.prior, Isotropic) and self.prior.lam == 0
-        if adjoint.needs_prior and (self.prior is None or without):
+        if adjoint.needs_prior and (self.prior is None or self.prior.vanishes):
+            state = "there is none" if self.prior is None else "its weight is 0"
             raise ValueError(
                 f"the {adjoint.name} adjoint reaches the start through the prior of the lower "
-                f"level, and there is none: give one, such as prior=isotropic:1"
+                f"level, and {state}: give one, such as prior=isotropic:1"
             )
         if adjoint.last and self.geometry.stochastic:
             raise ValueError(

@@ -21,6 +21,9 @@ class Prior(nn.Module, ABC):
     spec: str | None = None
     """How it is built again: by `make`, or by the method; None for a class of the user's own."""
 
+    vanishes: bool = False
+    """Whether it is zero everywhere, as one of weight 0 is."""
+
     per_example: bool = False
     """Whether R is divided by the number of support examples, as a prior of their sum is next to
     their mean loss."""
@@ -43,6 +46,7 @@ class Isotropic(Prior):
         if not (math.isfinite(lam) and lam >= 0):
             raise ValueError(f"the prior's weight lam is {lam}; it must be finite and at least 0")
         self.lam = lam
+        self.vanishes = lam == 0
         self.spec = f"isotropic:{lam!r}"
 
     def forward(self, phi: Params, phi0: Params) -> Tensor:

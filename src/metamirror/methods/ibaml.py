@@ -73,6 +73,7 @@ class GaussianKL(Prior):
     def __init__(self, pairs: dict[str, str], kl: float):
         super().__init__()
         self.pairs, self.kl = pairs, kl
+        self.vanishes = kl == 0
 
     def forward(self, phi: Params, phi0: Params) -> Tensor:
         return self.kl * self.divergence(phi, phi0)
@@ -193,11 +194,6 @@ def build(model: nn.Module, options: Options, settings: Settings) -> Parts:
         raise ValueError(f"ibaml:samples is {options.samples}; it must be at least 1")
     if not 0 <= options.kl < float("inf"):
         raise ValueError(f"ibaml:kl is {options.kl}; it must be finite and at least 0")
-    if options.kl == 0 and settings.adjoint.needs_prior:
-        raise ValueError(
-            f"ibaml:kl is 0, and the {settings.adjoint.name} adjoint reaches the start through the "
-            f"KL: give a weight above 0, or adjoint=unrolled"
-        )
     if not abs(options.log_variance) < float("inf"):
         raise ValueError(f"ibaml:log_variance is {options.log_variance}; it must be finite")
     means = learned(model)
