@@ -16,15 +16,12 @@ from tests.networks import point_tasks, shaken
 
 
 def test_it_is_maml_with_a_prior_and_the_implicit_adjoint():
-    found, expected = (
-        meta_gradient(
-            mm.make_learner(spec, smooth_mlp(), steps=4, lr=0.1, **options), point_tasks()
-        )
-        for spec, options in (
-            ("imaml:lam=2", {}),
-            ("maml:adjoint=implicit:cg=5:damping=1", {"prior": "isotropic:2"}),
-        )
+    specs = {"imaml:lam=2": None, "maml:adjoint=implicit:cg=5:damping=1": "isotropic:2"}
+    learners = (
+        mm.make_learner(spec, smooth_mlp(), steps=4, lr=0.1, prior=prior)
+        for spec, prior in specs.items()
     )
+    found, expected = (meta_gradient(learner, point_tasks()) for learner in learners)
     assert relative_difference(found, expected) == 0
 
 
@@ -53,5 +50,5 @@ def test_a_run_has_its_prior_and_adjoint():
 
 @pytest.mark.parametrize("lam", ["0", "-1", "inf"])
 def test_a_prior_that_holds_nothing_is_refused(lam: str):
-    with pytest.raises(ValueError, match="imaml:lam is .*; it must be finite and above 0"):
+    with pytest.raises(ValueError, match=r"imaml:lam is .*; it must be finite and above 0"):
         mm.make_learner(f"imaml:lam={lam}", smooth_mlp())
