@@ -96,7 +96,7 @@ def split_specs(words: str) -> list[str]:
     ['maml:adjoint=implicit:cg=5:damping=1', 'metasgd']
     """
     specs: list[str] = []
-    for word in filter(None, (w.strip() for w in words.split(","))):
+    for word in (w.strip() for w in words.split(",")):
         if specs and "=" in word.partition(":")[0]:
             # An option where a name would be: it belongs to the specification before.
             specs[-1] += f":{word}"

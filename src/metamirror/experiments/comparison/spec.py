@@ -98,7 +98,7 @@ def read_numbers(name: str, words: str, kind: type[Value]) -> tuple[Value, ...]:
 
 def read_methods(words: str) -> list[str]:
     """Return methods from a list such as `maml,blockiaf:variant=released`; `all` is all of them."""
-    names = split_specs(words)
+    names = [name for name in split_specs(words) if name]
     if names == ["all"]:
         return list(METHODS)
     if not names:
