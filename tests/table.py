@@ -45,6 +45,8 @@ class Row:
 RATES = tuple(f"rates.{i}" for i in (1, 5, 9, 13))
 FIRST_BLOCK = ("first_alpha.1", "first_mu.1")
 CONNECTIONS = tuple(f"connections.{i}." for i in (0, 4, 8, 12))
+LOG_VARIANCES = tuple(f"log_variance_{i:02}" for i in (1, 5, 9, 13))
+NOT_THERE_YET = "the derivative of a minimum, which K steps do not reach"
 
 ROWS = [
     Row("maml"),
@@ -131,6 +133,19 @@ ROWS = [
         starts_as="protomaml",
         classes=True,
         no_finite_differences="first order leaves a part of the gradient out",
+    ),
+    Row("imaml", starts_as=None, no_finite_differences=NOT_THERE_YET),
+    Row("imaml:lam=3:adjoint=unrolled", starts_as=None),
+    Row(
+        "ibaml",
+        starts_as=None,
+        no_finite_differences=NOT_THERE_YET,
+        acts_on_conv_bias=LOG_VARIANCES,
+    ),
+    Row(
+        "ibaml:adjoint=unrolled:objective=query:samples=2",
+        starts_as=None,
+        acts_on_conv_bias=LOG_VARIANCES,
     ),
 ]
 

@@ -72,8 +72,9 @@ class StraightThrough(Adjoint):
 
     name = "straight through"
     builds_graph = False
+    attaches = True
 
-    def attach(self, phi, phi0, lower):
+    def attach(self, phi, phi0, lower, replay):
         return {name: p + (phi0[name] - phi0[name].detach()) for name, p in phi.items()}
 
 

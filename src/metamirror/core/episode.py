@@ -42,6 +42,13 @@ class Episode:
 
         `fixed` as in `InnerLevel.lower_level`, the other arguments as in `InnerLevel.descend`.
         """
+        used = self.inner.settings.adjoint if adjoint is None else adjoint
+        partly = any(given is not None for given in (state, steps, support))
+        if used.attaches and (keep or partly):
+            raise ValueError(
+                f"the {used.name} adjoint differentiates the last point of a whole adaptation, and "
+                f"this objective uses other points or single steps: choose another adjoint"
+            )
         return self.inner.descend(
             self.inner.lower_level(support or self.task.support, fixed),
             self.state if state is None else state,

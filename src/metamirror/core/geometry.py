@@ -6,6 +6,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar, final
 import torch
 from torch import Tensor, nn
 
+from metamirror.core.lower_level import LowerLevel
 from metamirror.core.mirror_map import Identity, MirrorMap
 from metamirror.core.tasks import Params
 
@@ -57,6 +58,10 @@ class Geometry(nn.Module, ABC, Generic[S]):
     def begin(self, theta: Params, prepared: Any, noise: Params) -> S:
         """Return the state at k = 0, from the learned parameters or what the start slot made."""
 
+    def lower_level(self, lower: LowerLevel, state: S) -> LowerLevel:
+        """Return what is minimised from this state; other than `lower` if noise is part of it."""
+        return lower
+
     @abstractmethod
     def primal(self, state: S) -> Params:
         """Return phi, the parameters with which the model runs."""
@@ -79,6 +84,13 @@ class Geometry(nn.Module, ABC, Generic[S]):
             loss: the support loss there, in the graph where the gradient is: at second order.
             k: how many steps were taken before.
         """
+
+    def members(self, phi: Params) -> list[Params]:
+        """Return the parameters whose predictions are averaged.
+
+        That is phi alone, unless it stands for a distribution.
+        """
+        return [phi]
 
     def candidate_mirror_map(self, theta: Params) -> MirrorMap | None:
         """Return the map g with phi = g(z) that this geometry amounts to; None if unknown.

@@ -17,7 +17,7 @@ from metamirror.core.checks import (
     check_steps,
 )
 from metamirror.core.geometry import Geometry, GradientDescent, State
-from metamirror.core.inner_loop import Path, descend
+from metamirror.core.inner_loop import Path, descend, detached
 from metamirror.core.layer_calls import recorded_calls
 from metamirror.core.lower_level import LowerLevel
 from metamirror.core.normalisation import (
@@ -124,7 +124,21 @@ class InnerLevel(nn.Module):
                 f"{batch_norms[0]} of torch.nn cannot take the support set's statistics: pass the "
                 f"model through metamirror.models.convert_batch_norm, or use norm='transductive'"
             )
+        self._check_adjoint(settings.adjoint)
         self.settings = settings
+
+    def _check_adjoint(self, adjoint: Adjoint) -> None:
+        if adjoint.needs_prior and (self.prior is None or self.prior.vanishes):
+            state = "there is none" if self.prior is None else "its weight is 0"
+            raise ValueError(
+                f"the {adjoint.name} adjoint reaches the start through the prior of the lower "
+                f"level, and {state}: give one, such as prior=isotropic:1"
+            )
+        if adjoint.last and self.geometry.stochastic:
+            raise ValueError(
+                f"adjoint {adjoint.name}:last is {adjoint.last}; steps of a geometry that draws "
+                f"noise cannot be taken again: leave it at 0"
+            )
 
     # Parameters
 
@@ -234,10 +248,17 @@ class InnerLevel(nn.Module):
         """
         adjoint = self.settings.adjoint if adjoint is None else adjoint
         if phi0 is None and self.prior is not None:
-            with torch.set_grad_enabled(adjoint.builds_graph):
+            with torch.set_grad_enabled(adjoint.builds_graph or adjoint.attaches):
                 phi0 = self.geometry.primal(state)
+
+        def renew() -> State:
+            z = detached(state.z)
+            prepared = self.geometry.prepare(z if self.start.shared else None)
+            begun: State = self.geometry.begin(z, prepared, {})
+            return begun
+
         return descend(
-            lower,
+            self.geometry.lower_level(lower, state),
             self.geometry,
             state,
             steps=self.steps if steps is None else check_steps(steps),
@@ -248,6 +269,7 @@ class InnerLevel(nn.Module):
             through=[p for p in self.parameters() if p.requires_grad],
             first=first,
             inside_vmap=inside_vmap,
+            renew=renew if adjoint.last else None,
         )
 
     # Predicting

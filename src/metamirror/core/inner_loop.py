@@ -1,16 +1,18 @@
 """The one inner loop. Every method of this library runs through `descend`."""
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from metamirror.core.adjoints import Adjoint, Unrolled
+from metamirror.core.adjoints import Adjoint, Replay, Unrolled
 from metamirror.core.geometry import Geometry, State
 from metamirror.core.lower_level import Lower, loss_and_gradient
 from metamirror.core.tasks import Params
+from metamirror.core.trees import tensors_in, with_tensors
 
 
 @dataclass(frozen=True)
@@ -46,13 +48,15 @@ def descend(
     through: Sequence[Tensor] = (),
     first: int = 0,
     inside_vmap: bool = False,
+    renew: Callable[[], State] | None = None,
 ) -> Path:
     """Take K = `steps` steps of z <- z - alpha * direction(grad L(primal(z))), alpha = `lr`.
 
     `state` is where to start, from `geometry.begin`, and `first` how many steps were taken before.
     `keep` keeps every state and point, not only the last. `phi0` is the prior's centre, where there
     is a prior, and `through` has the meta-learned tensors that a step may use. `inside_vmap`
-    differentiates with `torch.func`, the only way under `torch.func.vmap`.
+    differentiates with `torch.func`, the only way under `torch.func.vmap`. `renew` returns the
+    first state again, with a graph that reaches the geometry's parameters alone.
     """
     losses: list[Tensor] = []
     norms: list[Tensor] = []
@@ -71,6 +75,7 @@ def descend(
         return after, {**given, **phi}, loss.detach(), norm
 
     begun = state
+    tail: deque[State] = deque(maxlen=adjoint.last)
     with torch.set_grad_enabled(adjoint.builds_graph):
         for k in range(first, first + steps):
             after, phi, loss, norm = adjoint.step(step, state, phi0 or {}, k, through=through)
@@ -78,10 +83,25 @@ def descend(
             norms.append(norm)
             if keep:
                 visited.append((state, phi))
+            tail.append(state)
             state = after
         phi, given = geometry.primal(state), _given(geometry, state, adjoint)
-    if not adjoint.builds_graph:
-        phi = adjoint.attach(phi, geometry.primal(begun), lower)
+    if adjoint.attaches:
+        centre = geometry.primal(begun) if phi0 is None else phi0
+
+        def replay() -> Params:
+            assert renew is not None
+            point, constant = renewed(tail[0], begun, renew()), detached(centre)
+            since = first + steps - len(tail)
+            again = descend(
+                lower, geometry, point, steps=len(tail), lr=lr, phi0=constant, first=since
+            )
+            return {name: again.phi[name] for name in centre}
+
+        parameters = {id(p) for p in geometry.parameters()}
+        own = [p for p in through if id(p) in parameters]
+        run = replay if tail and renew is not None else None
+        phi = adjoint.attach(phi, centre, lower, Replay(through, own, run))
     visited.append((state, {**given, **phi}))
     empty = next(iter(phi.values())).new_zeros(0)
     return Path(
@@ -96,6 +116,21 @@ def _given(geometry: Geometry[Any], state: State, adjoint: Adjoint) -> Params:
     found = geometry.given(state)
     # Outside the graph as copies: the learner's own go on learning.
     return found if adjoint.builds_graph else {n: p.detach().clone() for n, p in found.items()}
+
+
+def renewed(state: State, begun: State, fresh: State) -> State:
+    """Return the state with what it has kept since it began taken from a fresh beginning.
+
+    What the steps have changed is a constant.
+    """
+    pairs = zip(tensors_in(state), tensors_in(begun), tensors_in(fresh), strict=True)
+    found: State = with_tensors(state, [f if now is b else now.detach() for now, b, f in pairs])
+    return found
+
+
+def detached(params: Params) -> Params:
+    """Return the parameters outside the graph."""
+    return {name: p.detach() for name, p in params.items()}
 
 
 def _loss_and_gradient(

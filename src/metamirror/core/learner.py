@@ -1,5 +1,6 @@
 """A learner: the inner level of a method, and the objective that the outer level minimises."""
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -29,18 +30,40 @@ class Adapted:
         params: the adapted parameters, phi^(K).
         path: support losses and gradient norms on the way there.
         statistics: what normalisation uses; None if the batch's own.
+        labels: whether it tells classes apart, so that its outputs are logits.
+        members: the parameters with which the model runs; predictions of several are averaged.
     """
 
-    def __init__(self, inner: InnerLevel, path: Path, statistics: Statistics | None):
+    def __init__(
+        self, inner: InnerLevel, path: Path, statistics: Statistics | None, *, labels: bool
+    ):
         self.params, self.path, self.statistics = path.phi, path, statistics
+        self.labels = labels
+        self.members = inner.geometry.members(path.phi)
         self._inner = inner
         # Copies: the learner's own go on learning.
         self._fixed = {name: p.clone() for name, p in inner.fixed().items()}
 
     def __call__(self, x: Tensor) -> Tensor:
         with torch.no_grad():
-            phi = {**self._fixed, **self.params}
-            return self._inner.predict(phi, x, self.statistics)
+            members = ({**self._fixed, **member} for member in self.members)
+            outputs = [self._inner.predict(phi, x, self.statistics) for phi in members]
+            return averaged(outputs, self.labels)
+
+
+def averaged(outputs: Sequence[Tensor], labels: bool) -> Tensor:
+    """Return the mean of several predictions: of probabilities, as their logarithms, for labels.
+
+    >>> logits = [torch.tensor([0.0, 0.0]), torch.tensor([0.0, 100.0])]
+    >>> averaged(logits, labels=True).exp()
+    tensor([0.2500, 0.7500])
+    """
+    if len(outputs) == 1:
+        return outputs[0]
+    stacked = torch.stack(list(outputs))
+    if not labels:
+        return stacked.mean(0)
+    return stacked.log_softmax(-1).logsumexp(0) - math.log(len(outputs))
 
 
 class Learner(InnerLevel):
@@ -96,8 +119,7 @@ class Learner(InnerLevel):
         """
         lower, state = self._begun(support, seed, steps)
         path = self.descend(lower, state, adjoint=Detached(), keep=keep, steps=steps, lr=lr)
-        with torch.no_grad():
-            return Adapted(self, path, self.statistics(path.phi, support))
+        return self._adapted(path, support)
 
     def adaptations(
         self,
@@ -124,8 +146,12 @@ class Learner(InnerLevel):
                 lower, state, adjoint=Detached(), steps=min(k, 1), lr=lr, phi0=phi0, first=k - 1
             )
             state = path.states[-1]
-            with torch.no_grad():
-                yield Adapted(self, path, self.statistics(path.phi, support))
+            yield self._adapted(path, support)
+
+    def _adapted(self, path: Path, support: Batch) -> Adapted:
+        labels = not support.y.is_floating_point()
+        with torch.no_grad():
+            return Adapted(self, path, self.statistics(path.phi, support), labels=labels)
 
     def meta_loss(self, tasks: Task, *, seeds: Sequence[int] | None = None) -> Tensor:
         """Return the objective's mean over a stack of tasks, for the outer level to differentiate.

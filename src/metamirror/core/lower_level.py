@@ -48,10 +48,15 @@ class LowerLevel:
     def __call__(self, phi: Params, phi0: Params) -> tuple[Tensor, Tensor]:
         """Return what is minimised, loss plus prior, and the loss alone."""
         loss = self.loss(phi)
+        return (loss if self.prior is None else loss + self.penalty(phi, phi0)), loss
+
+    def penalty(self, phi: Params, phi0: Params) -> Tensor:
+        """Return R, which must be there."""
         if self.prior is None:
-            return loss, loss
+            raise ValueError("the lower level has no prior: give one, such as prior=isotropic:1")
         # What a geometry gives beside phi does not adapt, and has no prior.
-        return loss + self.prior({name: phi[name] for name in phi0}, phi0), loss
+        value: Tensor = self.prior({name: phi[name] for name in phi0}, phi0)
+        return value / len(self.batch.y) if self.prior.per_example else value
 
     def gradient(self, phi: Params, phi0: Params, *, create_graph: bool = False) -> Params:
         """Return the gradient of loss plus prior at phi, which is taken as a constant."""

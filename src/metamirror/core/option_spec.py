@@ -87,3 +87,19 @@ def parse_spec(spec: str) -> tuple[str, dict[str, str]]:
             raise ValueError(f"{spec!r} gives {name} twice")
         options[name] = value
     return key, options
+
+
+def split_specs(words: str) -> list[str]:
+    """Split a list of specifications at its commas, save those inside of one.
+
+    >>> split_specs("maml:adjoint=implicit:cg=5,damping=1,metasgd")
+    ['maml:adjoint=implicit:cg=5:damping=1', 'metasgd']
+    """
+    specs: list[str] = []
+    for word in (w.strip() for w in words.split(",")):
+        if specs and "=" in word.partition(":")[0]:
+            # An option where a name would be: it belongs to the specification before.
+            specs[-1] += f":{word}"
+        else:
+            specs.append(word)
+    return specs

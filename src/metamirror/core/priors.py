@@ -11,12 +11,22 @@ from torch import Tensor, nn
 
 from metamirror.core.tasks import Params
 
+OF_THE_METHOD = "method"
+"""The `spec` of a prior that its method builds, and no word of the user's."""
+
 
 class Prior(nn.Module, ABC):
     """R(phi; theta), added to the support loss. Its parameters are part of theta."""
 
     spec: str | None = None
-    """How `make` builds it again; None for a class of the user's own."""
+    """How it is built again: by `make`, or by the method; None for a class of the user's own."""
+
+    vanishes: bool = False
+    """Whether it is zero everywhere, as one of weight 0 is."""
+
+    per_example: bool = False
+    """Whether R is divided by the number of support examples, as a prior of their sum is next to
+    their mean loss."""
 
     @abstractmethod
     def forward(self, phi: Params, phi0: Params) -> Tensor:
@@ -36,6 +46,7 @@ class Isotropic(Prior):
         if not (math.isfinite(lam) and lam >= 0):
             raise ValueError(f"the prior's weight lam is {lam}; it must be finite and at least 0")
         self.lam = lam
+        self.vanishes = lam == 0
         self.spec = f"isotropic:{lam!r}"
 
     def forward(self, phi: Params, phi0: Params) -> Tensor:

@@ -37,7 +37,11 @@ def with_tensors(value: Any, tensors: Iterable[Tensor]) -> Any:
 
 
 def pulled_back(
-    results: Sequence[Tensor], grads: Sequence[Tensor | None], inputs: Sequence[Tensor]
+    results: Sequence[Tensor],
+    grads: Sequence[Tensor | None],
+    inputs: Sequence[Tensor],
+    *,
+    keep_graph: bool = False,
 ) -> list[Tensor | None]:
     """Return the gradients by the inputs, from those by results, of which some have none."""
     pairs = zip(results, grads, strict=True)
@@ -45,4 +49,8 @@ def pulled_back(
     if not reached:
         return [None] * len(inputs)
     ends, by_ends = zip(*reached, strict=True)
-    return list(torch.autograd.grad(ends, tuple(inputs), by_ends, allow_unused=True))
+    return list(
+        torch.autograd.grad(
+            ends, tuple(inputs), by_ends, retain_graph=keep_graph, allow_unused=True
+        )
+    )

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from metamirror._version import __version__
 from metamirror.core.files import write_atomically
+from metamirror.core.learner import averaged
 from metamirror.core.normalisation import fixed_statistics
 from metamirror.estimators.base import FewShotEstimator, fitted_model
 from metamirror.estimators.fitting import FittedModel, lock_of, named_statistics, statistics_of
@@ -38,15 +39,17 @@ class AdaptedModule(nn.Module):
         adapted, learner = fitted.adapted, fitted.learner
         statistics = named_statistics(learner.model, adapted.statistics)
         with lock_of(learner):
-            self.model = copy.deepcopy(learner.model).cpu().eval().requires_grad_(False)
-        for name, p in self.model.named_parameters():
-            if name in adapted.params:
-                # Not copied into the parameter: a head that was computed may have another shape.
-                p.data = adapted.params[name].detach().cpu().clone()
-        for module in self.model.modules():
+            model = copy.deepcopy(learner.model).cpu().eval().requires_grad_(False)
+        for module in model.modules():
             if isinstance(module, ConvBlock):
                 # The same function in operations that every exporter knows.
                 module.fast = False
+        self.members = nn.ModuleList(copy.deepcopy(model) for _ in adapted.members)
+        for member, params in zip(self.members, adapted.members, strict=True):
+            for name, p in member.named_parameters():
+                if name in params:
+                    # Not copied into it: a head that was computed may have another shape.
+                    p.data = params[name].detach().cpu().clone()
         self.buffers_of = {name: "statistics_" + name.replace(".", "_") for name in statistics}
         for name, buffer in self.buffers_of.items():
             self.register_buffer(buffer, statistics[name].cpu().clone())
@@ -56,8 +59,11 @@ class AdaptedModule(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         named = {name: self.get_buffer(buffer) for name, buffer in self.buffers_of.items()}
-        with fixed_statistics(statistics_of(self.model, named)):
-            output: Tensor = self.model(1 - x if self.invert else x)
+        outputs: list[Tensor] = []
+        for member in self.members:
+            with fixed_statistics(statistics_of(member, named)):
+                outputs.append(member(1 - x if self.invert else x))
+        output = averaged(outputs, self.classes is not None)
         if self.classes is None:
             return output
         return (output[:, : self.classes] / self.temperature).softmax(1)

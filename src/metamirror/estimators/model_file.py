@@ -150,7 +150,7 @@ def _restore(
             raise ValueError(f"adapted {name} has shape {tuple(value.shape)}")
     path = AdaptationPath(x.new_zeros(0), x.new_zeros(0), (), (phi,))
     statistics = statistics_of(learner.model, _under(own, "statistics."))
-    adapted = Adapted(learner, path, statistics)
+    adapted = Adapted(learner, path, statistics, labels=classifier)
     fitted = FittedModel(learner, reader, support, adapted, **said)
     return fitted, {**params, "start": learner if params["start"] is None else params["start"]}
 

@@ -14,6 +14,7 @@ import torch
 
 from metamirror.console import Progress
 from metamirror.core.learner import Learner
+from metamirror.core.option_spec import split_specs
 from metamirror.core.tasks import Batch, Task
 from metamirror.experiments import paired_timing as timing
 from metamirror.experiments.statistics import BASELINE
@@ -113,7 +114,7 @@ def parse_shape(shape: str) -> tuple[int, int, int]:
 
 def parse_methods(methods: str) -> list[str]:
     """Return the methods of a list with commas, MAML first, since all are compared with it."""
-    given = list(METHODS) if methods == "all" else [m.strip() for m in methods.split(",")]
+    given = list(METHODS) if methods == "all" else split_specs(methods)
     return list(dict.fromkeys([BASELINE, *given]))
 
 

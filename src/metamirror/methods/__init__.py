@@ -9,6 +9,7 @@ from torch import nn
 
 from metamirror import heads
 from metamirror.core import priors
+from metamirror.core.adjoints import ADJOINTS
 from metamirror.core.learner import Learner
 from metamirror.core.option_spec import parse_spec
 from metamirror.core.settings import Settings
@@ -41,6 +42,8 @@ METHODS: dict[str, Method] = {
         "protomaml",
         "r2d2",
         "metaoptnet",
+        "imaml",
+        "ibaml",
     )
 }
 """Every method by its key, group by group, the paper's in the order of its table."""
@@ -51,17 +54,35 @@ COMMON = (*(field.name for field in fields(Settings)), "prior", "first_order", "
 COMMON_WORDS = ("adjoint", "start")
 """Those that may also follow a method's key, as in `metasgd:adjoint=first`."""
 
-__all__ = ["METHODS", "Method", "Parts", "find_method", "make_learner"]
+__all__ = ["METHODS", "Method", "Parts", "check_method", "find_method", "make_learner"]
 
 
 def find_method(spec: str) -> tuple[Method, dict[str, str]]:
-    """Return the method and the options of a specification such as `metasgd:positive=true`."""
+    """Return the method and the options of a specification such as `metasgd:positive=true`.
+
+    >>> find_method("maml:adjoint=implicit:cg=5,damping=1")[1]
+    {'adjoint': 'implicit:cg=5,damping=1'}
+    """
     if not isinstance(spec, str):
         raise ValueError(f"method is {spec!r}; give a name, one of {', '.join(METHODS)}")
-    key, options = parse_spec(spec)
+    key, options = parse_spec(spec.replace(",", ":"))
     if key not in METHODS:
         raise ValueError(f"no method is called {key!r}; choose from {', '.join(METHODS)}")
+    # The numbers of an adjoint follow it: maml:adjoint=implicit:cg=5:damping=1.
+    kind = ADJOINTS.get(options.get("adjoint", ""))
+    own = [] if kind is None else [f.name for f in fields(kind) if f.name in options]  # type: ignore[arg-type]
+    if own:
+        words = ",".join(f"{name}={options.pop(name)}" for name in own)
+        options["adjoint"] += f":{words}"
     return METHODS[key], options
+
+
+def check_method(spec: str) -> None:
+    """Refuse a specification of which a word is wrong, before a learner is built from it."""
+    method, words = find_method(spec)
+    common = {name: words.pop(name) for name in COMMON_WORDS if name in words}
+    method.make_options(words)
+    Settings(**common)  # type: ignore[arg-type]
 
 
 def make_learner(method: str, model: nn.Module, **options: Any) -> Learner:
@@ -103,9 +124,12 @@ def make_learner(method: str, model: nn.Module, **options: Any) -> Learner:
     parts = found.build(copy.deepcopy(model), chosen, settings)
     if settings.start == "dual" and not isinstance(parts.geometry, MirrorDescent):
         raise ValueError(f"start is 'dual'; {found.key} has no mirror map, and so no dual start")
-    if isinstance(prior, str):
-        theta = learned(parts.model)
-        prior = priors.make(prior, {name: theta[name] for name in parts.adapts or theta})
+    theta = learned(parts.model)
+    adapts = parts.adapts or list(theta)
+    if prior is None or prior == priors.OF_THE_METHOD:
+        prior = parts.prior
+    elif isinstance(prior, str):
+        prior = priors.make(prior, {name: theta[name] for name in adapts})
     start = parts.start
     if settings.computes_head:
         if start is not None:

@@ -9,6 +9,7 @@ from torch import nn
 from metamirror.core.geometry import Geometry
 from metamirror.core.objectives import Objective
 from metamirror.core.option_spec import NoOptions, read_options
+from metamirror.core.priors import Prior
 from metamirror.core.settings import Settings
 from metamirror.core.start import Start
 
@@ -31,6 +32,8 @@ class Parts:
     objective: Objective | None = None
     adapts: list[str] | None = None
     start: Start | None = None
+    prior: Prior | None = None
+    """The method's own, which one that the user gives replaces."""
 
 
 @dataclass(frozen=True)

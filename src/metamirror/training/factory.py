@@ -85,10 +85,14 @@ def build_learner(
     return learner.to(device)
 
 
-def extra_parameters(method: str, model: nn.Module, steps: int | None = None) -> int:
+def extra_parameters(
+    method: str, model: nn.Module, steps: int | None = None, prior: str | None = None
+) -> int:
     """Return how many parameters a method learns besides the start; the model may be a meta one."""
     steps = find_method(method)[0].own_settings(steps, None)[0]
-    learner, start = make_learner(method, model, steps=steps), dict(model.named_parameters())
+    given = {} if prior is None else {"prior": prior}
+    learner = make_learner(method, model, steps=steps, **given)
+    start = dict(model.named_parameters())
     known = {id(p) for name, p in learner.model.named_parameters() if name in start}
     learned = (p for p in learner.parameters() if p.requires_grad and id(p) not in known)
     return sum(p.numel() for p in learned)

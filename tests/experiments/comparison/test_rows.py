@@ -44,6 +44,17 @@ def test_all_is_the_registry():
     assert labels(*METHODS) == [*METHODS, "metasgd-as-blockiaf"]
 
 
+def test_an_adjoint_with_its_numbers_may_follow_a_method():
+    found = read_methods("maml:adjoint=implicit:cg=5,damping=0,metasgd:adjoint=first,maml")
+    implicit = "maml:adjoint=implicit:cg=5:damping=0"
+    assert found == [implicit, "metasgd:adjoint=first", "maml"]
+    assert read_per_row("lr", f"0.1,{implicit}=0.2", 0.05, found)[implicit] == 0.2
+    with pytest.raises(ValueError, match="adjoint implicit:cg is 0"):
+        read_methods("maml:adjoint=implicit:cg=0")
+    with pytest.raises(ValueError, match="adjoint is 'implicitly'; choose from"):
+        read_methods("maml:adjoint=implicitly")
+
+
 def test_controls_come_last_and_can_be_left_out():
     assert labels("anil", "maml") == ["maml", "anil"]
     assert labels("maml", "blockiaf", controls=False) == ["maml", "blockiaf"]

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from metamirror.core.option_spec import convert
+from metamirror.core.option_spec import convert, split_specs
 from metamirror.core.settings import Settings
 from metamirror.experiments.comparison.search import Search
-from metamirror.methods import METHODS, find_method
+from metamirror.methods import METHODS, check_method, find_method
 from metamirror.training.config import RunConfig
 
 Value = TypeVar("Value", int, float)
@@ -106,14 +106,13 @@ def read_numbers(name: str, words: str, kind: type[Value]) -> tuple[Value, ...]:
 
 def read_methods(words: str) -> list[str]:
     """Return methods from a list such as `maml,blockiaf:variant=released`; `all` is all of them."""
-    names = [word.strip() for word in words.split(",") if word.strip()]
+    names = [name for name in split_specs(words) if name]
     if names == ["all"]:
         return list(METHODS)
     if not names:
         raise ValueError(f"methods is {words!r}; give all, or names such as maml,metasgd")
     for name in names:
-        method, options = find_method(name)
-        method.make_options(options)
+        check_method(name)
         if names.count(name) > 1:
             raise ValueError(f"methods names {name} twice")
     return names
