@@ -83,4 +83,10 @@ ROWS = [
     Row("gradnet:form=elementwise"),
     Row("gradnet:start=dual"),
     Row("anil", starts_as=None),
+    Row("snail:length=7:filters=8", starts_as=None),
+    Row(
+        "snail:length=7:filters=8:first_dilation=2",
+        starts_as=None,
+        unused=tuple((f"blocks.{i}.before", "the last dilation is 8") for i in (3, 7)),
+    ),
 ]

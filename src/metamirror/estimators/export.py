@@ -39,7 +39,9 @@ class AdaptedModule(nn.Module):
         statistics = named_statistics(learner.model, adapted.statistics)
         with lock_of(learner):
             self.model = copy.deepcopy(learner.model).cpu().eval().requires_grad_(False)
-        self.model.load_state_dict(self.model.state_dict() | adapted.params)
+        own = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
+        for name, value in adapted.params.items():
+            own[name].data = value.cpu()
         for module in self.model.modules():
             if isinstance(module, ConvBlock):
                 # The same function in operations that every exporter knows.

@@ -136,8 +136,10 @@ def _restore(
     elif y.shape != (len(x), learner.outputs(x)):
         raise ValueError(f"its values have shape {tuple(y.shape)}")
     reader = reader_for(learner.model, params["invert"], params["ink"])
-    phi = {name: own[f"adapted.{name}"] for name in learner.theta()}
-    for name, start in learner.theta().items():
+    # What a start takes from the support set has the support set's size.
+    begun = learner.geometry.primal(learner.begin(support, seed=0, detached=True))
+    phi = {name: own[f"adapted.{name}"] for name in begun}
+    for name, start in begun.items():
         if phi[name].shape != start.shape:
             raise ValueError(f"adapted {name} has shape {tuple(phi[name].shape)}")
     path = AdaptationPath(x.new_zeros(0), x.new_zeros(0), (), (phi,))

@@ -29,6 +29,7 @@ METHODS: dict[str, Method] = {
         "blockiaf",
         "gradnet",
         "anil",
+        "snail",
     )
 }
 """Every method by its key, in the order of the paper's table."""

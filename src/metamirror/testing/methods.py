@@ -68,8 +68,11 @@ def check_step(spec: str, model: nn.Module, tasks: Task) -> None:
     learner = moved(spec, model)
     way_out = "direction and step must return every parameter, in its own shape"
     with named(f"{spec} cannot take a step", way_out):
-        params, again = (learner.adapt(_first(tasks), seed=0).params for _ in range(2))
-    forms = [{n: tuple(t.shape) for n, t in p.items()} for p in (learner.theta(), params)]
+        paths = [learner.adapt(_first(tasks), seed=0, keep=True).path for _ in range(2)]
+    params, again = (path.phi for path in paths)
+    # A start may add to the learned parameters what it takes from the support set.
+    begun = learner.theta() | paths[0].points[0]
+    forms = [{n: tuple(t.shape) for n, t in p.items()} for p in (begun, params)]
     require(forms[0] == forms[1], f"{spec} goes from {forms[0]} to {forms[1]}: {way_out}")
     require(
         all(torch.equal(p, again[name]) for name, p in params.items()),
