@@ -79,4 +79,5 @@ def test_first_order_changes_the_gradient_but_not_the_value(row: Row):
         rtol=1e-12,
         atol=0,
     )
-    assert relative_difference(meta_gradient(first, tasks), meta_gradient(second, tasks)) > 1e-4
+    difference = relative_difference(meta_gradient(first, tasks), meta_gradient(second, tasks))
+    assert difference > 1e-4 if second.geometry.descends else difference == 0

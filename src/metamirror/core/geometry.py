@@ -34,7 +34,11 @@ class Geometry(nn.Module, ABC, Generic[S]):
     """
 
     descends: bool = True
-    """Whether there is an inner loop. Without one K is 0, however many steps are asked for."""
+    """Whether there is an inner loop.
+
+    Without one K is 0, however many steps are asked for, and step size, adjoint and prior do
+    nothing.
+    """
 
     stochastic: bool = False
     """Whether `draw` gives each task its own noise."""

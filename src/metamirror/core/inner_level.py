@@ -44,12 +44,7 @@ class InnerLevel(nn.Module):
         self.start = start or LearnedStart()
         if not (prior is None or isinstance(prior, Prior)):
             raise ValueError(f"prior is {prior!r}; give a Prior, or a word such as isotropic:0.1")
-        if prior is not None and not self.geometry.descends:
-            raise ValueError(
-                f"prior is {prior!r}, and this method has no inner loop that could follow it: "
-                f"leave the prior out"
-            )
-        self.prior = prior
+        self.prior = prior if self.geometry.descends else None
         self.draws_noise = False
         """Whether the model was seen to draw random numbers, as a dropout layer does."""
         self._outputs: dict[tuple[torch.Size, torch.dtype, torch.device, bool], int] = {}

@@ -34,6 +34,7 @@ from metamirror.core.lower_level import LowerLevel
 from metamirror.core.settings import Settings
 from metamirror.core.start import Start
 from metamirror.core.tasks import Params
+from metamirror.methods.named_parameters import learned
 from metamirror.methods.registry import Method, Parts
 from metamirror.models import head_of
 
@@ -46,13 +47,14 @@ class Options:
         length: the longest sequence over which the dilations of the dense blocks reach, the query
             included; by default that of 5 ways and 5 shots. Attention reaches over any.
         first_dilation: the smallest of them, 1 or 2; they double from one dense block to the next.
-        filters: of each dense block; keys and values grow with it. 128 as published.
+        filters: of each dense block, a multiple of 16; keys and values grow with it. By default
+            twice the number of features, up to the published 128.
         head: name of the layer that the network replaces; by default the last linear one.
     """
 
     length: int = 26
     first_dilation: int = 1
-    filters: int = 128
+    filters: int | None = None
     head: str | None = None
 
 
@@ -90,6 +92,11 @@ class AttentionBlock(nn.Module):
         self.key = nn.Linear(channels, key_size, bias=False)
         self.value = nn.Linear(channels, value_size)
         self.scale = math.sqrt(key_size)
+        # With equal queries and keys, scores begin as about x_t . x_s / sqrt(channels): a place
+        # first reads from those like it.
+        nn.init.normal_(self.key.weight, std=(channels * key_size) ** -0.25)
+        with torch.no_grad():
+            self.query.weight.copy_(self.key.weight)
 
     def forward(self, past: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
         """Return past (places, ...) and last (queries, ...), with new channels."""
@@ -121,9 +128,11 @@ class SequenceHead(nn.Module):
 
     def __init__(self, features: int, outputs: int, options: Options):
         super().__init__()
-        self.outputs = outputs
-        filters, depth = options.filters, (options.length - 1).bit_length()
-        channels = features + outputs
+        depth = (options.length - 1).bit_length()
+        filters = options.filters or min(128, 16 * -(-features // 8))
+        # Rows of whole fours: a matrix product then rounds alike wherever a query stands in it.
+        channels = 4 * -(-(features + outputs) // 4)
+        self.spare = channels - features - outputs
         self.register_buffer("memory", torch.zeros(0, channels), persistent=False)
         self.register_buffer("labels", torch.zeros(0, outputs), persistent=False)
         self.blocks = nn.ModuleList()
@@ -131,8 +140,9 @@ class SequenceHead(nn.Module):
             for i in range(depth if part else 0):
                 self.blocks.append(DenseBlock(channels, filters, options.first_dilation * 2**i))
                 channels += filters
-            self.blocks.append(AttentionBlock(channels, key_size, key_size // 2))
-            channels += key_size // 2
+            value_size = max(16, key_size // 2)
+            self.blocks.append(AttentionBlock(channels, key_size, value_size))
+            channels += value_size
         self.output = nn.Linear(channels, outputs)
 
     @property
@@ -147,9 +157,8 @@ class SequenceHead(nn.Module):
                 f"{tuple(features.shape)}: name another layer with head=..."
             )
         if self.labels.shape[0]:
-            return torch.cat([features, self.labels], 1)
-        past = self.memory
-        last = torch.cat([features, features.new_zeros(features.shape[0], self.outputs)], 1)
+            return F.pad(torch.cat([features, self.labels], 1), (0, self.spare))
+        past, last = self.memory, F.pad(features, (0, self.memory.shape[1] - features.shape[1]))
         for block in self.blocks:
             past, last = block(past, last)
         output: Tensor = self.output(last)
@@ -217,9 +226,11 @@ class RandomOrder(Geometry[PointState]):
 
 def build(model: nn.Module, options: Options, settings: Settings) -> Parts:
     """Replace the model's head by the network that reads a task as a sequence."""
-    for name, least in (("length", 2), ("filters", 4)):
-        if getattr(options, name) < least:
-            raise ValueError(f"snail:{name} is {getattr(options, name)}; it is at least {least}")
+    learned(model)  # which refuses a model that learns nothing
+    if options.length < 2:
+        raise ValueError(f"snail:length is {options.length}; a sequence has at least 2 places")
+    if options.filters is not None and (options.filters < 1 or options.filters % 16):
+        raise ValueError(f"snail:filters is {options.filters}; it is a multiple of 16")
     if options.first_dilation not in (1, 2):
         raise ValueError(f"snail:first_dilation is {options.first_dilation}; choose 1 or 2")
     name = head_of(model) if options.head is None else options.head
