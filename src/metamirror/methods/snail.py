@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from metamirror.core.geometry import Geometry, PointState
+from metamirror.core.geometry import Geometry, Inserted, PointState
 from metamirror.core.lower_level import LowerLevel
 from metamirror.core.settings import Settings
 from metamirror.core.start import Start
@@ -112,7 +112,7 @@ class AttentionBlock(nn.Module):
         return torch.cat([past, read], -1), torch.cat([last, read_last], -1)
 
 
-class SequenceHead(nn.Module):
+class SequenceHead(Inserted):
     """Takes the place of a model's head: features of queries in, outputs from the memory out.
 
     Args:
@@ -255,8 +255,8 @@ def build(model: nn.Module, options: Options, settings: Settings) -> Parts:
 METHOD = Method(
     key="snail",
     title="SNAIL",
-    optimizer="none",
-    geometry="none: a network reads the support set",
+    optimizer="NN-based",
+    geometry="none",
     paper="Mishra, Rohaninejad, Chen, Abbeel 2018",
     build=build,
     options=Options,
