@@ -147,7 +147,17 @@ ROWS = [
         starts_as=None,
         acts_on_conv_bias=LOG_VARIANCES,
     ),
+    Row("snail:length=7:filters=16", starts_as=None, one_order="there is no inner loop"),
+    Row(
+        "snail:length=7:filters=16:first_dilation=2",
+        starts_as=None,
+        one_order="there is no inner loop",
+        unused=tuple((f"blocks.{i}.before", "the last dilation is 8") for i in (3, 7)),
+    ),
 ]
+
+FIRST = list({row.spec.partition(":")[0]: row.spec for row in reversed(ROWS)}.values())[::-1]
+"""The first row of each method: with its defaults, unless these are made for larger tasks."""
 
 
 def row_of(method: str) -> Row:

@@ -19,9 +19,9 @@ from metamirror.testing.methods import (
 from metamirror.testing.networks import smooth_mlp
 from tests.comparing import assert_equal_learners, one
 from tests.networks import conv4, frozen, plain, point_tasks, shaken, tied
-from tests.table import row_of
+from tests.table import FIRST, row_of
 
-methods = pytest.mark.parametrize("method", mm.METHODS)
+methods = pytest.mark.parametrize("method", FIRST)
 
 
 AWKWARD = {"plain": plain, "tied": tied, "frozen": frozen}
@@ -36,6 +36,8 @@ def test_awkward_models_adapt_and_learn(kind: str, method: str):
     assert all(g.isfinite().all() for g in grads.values())
     learned = [name for name in learner.adapts if name not in learner.start.computed]
     assert all(grads[f"model.{name}"].abs().max() > 0 for name in learned)
+    if not learner.geometry.descends:
+        return
     support = one(point_tasks().support)
     start = learner.geometry.primal(learner.begin(support, seed=1))
     adapted = learner.adapt(support, seed=1)

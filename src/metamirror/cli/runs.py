@@ -157,7 +157,9 @@ def inspect(
 
     import_modules(imports)
     found = inspect_run(run, tasks=tasks, points=points, data_dir=data_dir)
-    image = plot or run / "geometry.png"
-    plot_geometry(found, image)
-    lines = [*describe_geometry(found), f"image: {image}"]
+    lines = describe_geometry(found)
+    if found["effective_step_sizes"]:  # without an inner loop there is nothing to draw
+        image = plot or run / "geometry.png"
+        plot_geometry(found, image)
+        lines.append(f"image: {image}")
     print(to_json(found) if json else "\n".join(lines))

@@ -34,6 +34,13 @@ class Geometry(nn.Module, ABC, Generic[S]):
     map, and from this class for anything else, such as a learned optimiser.
     """
 
+    descends: bool = True
+    """Whether there is an inner loop.
+
+    Without one K is 0, however many steps are asked for, and step size, adjoint and prior do
+    nothing.
+    """
+
     stochastic: bool = False
     """Whether `draw` gives each task its own noise."""
 

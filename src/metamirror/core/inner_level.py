@@ -50,7 +50,7 @@ class InnerLevel(nn.Module):
         self.start = start or LearnedStart()
         if not (prior is None or isinstance(prior, Prior)):
             raise ValueError(f"prior is {prior!r}; give a Prior, or a word such as isotropic:0.1")
-        self.prior = prior
+        self.prior = prior if self.geometry.descends else None
         self.draws_noise = False
         """Whether the model was seen to draw random numbers, as a dropout layer does."""
         self.progress = 1.0
@@ -81,7 +81,7 @@ class InnerLevel(nn.Module):
     @property
     def steps(self) -> int:
         """K, the number of inner steps."""
-        return self.settings.steps
+        return self.steps_of(None)
 
     @property
     def lr(self) -> float:
@@ -92,6 +92,11 @@ class InnerLevel(nn.Module):
     def norm(self) -> str:
         """Whose statistics normalise the query."""
         return self.settings.norm
+
+    def steps_of(self, asked: int | None) -> int:
+        """Return K: what is asked for or else in the settings, and 0 without an inner loop."""
+        steps = self.settings.steps if asked is None else check_steps(asked)
+        return steps if self.geometry.descends else 0
 
     def configure(self, **changes: Any) -> None:
         """Change some of the settings.
@@ -261,7 +266,7 @@ class InnerLevel(nn.Module):
             self.geometry.lower_level(lower, state),
             self.geometry,
             state,
-            steps=self.steps if steps is None else check_steps(steps),
+            steps=self.steps_of(steps),
             lr=self.lr if lr is None else check_lr(lr),
             adjoint=adjoint,
             keep=keep,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from metamirror.core.adjoints import Detached
-from metamirror.core.checks import check_batch, check_every_class, check_steps, check_task
+from metamirror.core.checks import check_batch, check_every_class, check_task
 from metamirror.core.episode import Episode
 from metamirror.core.geometry import Geometry, State
 from metamirror.core.inner_level import InnerLevel
@@ -137,7 +137,7 @@ class Learner(InnerLevel):
         >>> len(list(learner.adaptations(support, steps=3)))
         4
         """
-        count = self.steps if steps is None else check_steps(steps)
+        count = self.steps_of(steps)
         lower, state = self._begun(support, seed, steps)
         with torch.no_grad():
             phi0 = self.geometry.primal(state)

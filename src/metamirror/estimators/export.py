@@ -46,10 +46,10 @@ class AdaptedModule(nn.Module):
                 module.fast = False
         self.members = nn.ModuleList(copy.deepcopy(model) for _ in adapted.members)
         for member, params in zip(self.members, adapted.members, strict=True):
-            for name, p in member.named_parameters():
-                if name in params:
-                    # Not copied into it: a head that was computed may have another shape.
-                    p.data = params[name].detach().cpu().clone()
+            own = {**dict(member.named_parameters()), **dict(member.named_buffers())}
+            for name, value in params.items():
+                # Not copied into it: what was computed from the support set may have another shape.
+                own[name].data = value.detach().cpu().clone()
         self.buffers_of = {name: "statistics_" + name.replace(".", "_") for name in statistics}
         for name, buffer in self.buffers_of.items():
             self.register_buffer(buffer, statistics[name].cpu().clone())

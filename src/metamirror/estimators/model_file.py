@@ -145,6 +145,9 @@ def _restore(
         raise ValueError(f"it lacks adapted {sorted(lost)[0]}")
     shapes = {name: tuple(p.shape) for name, p in learner.model.named_parameters()}
     shapes |= {name: (outputs, *shapes[name][1:]) for name in learner.start.computed}
+    # What a start takes from the support set has the support set's size.
+    begun = learner.geometry.primal(learner.begin(support, seed=0, detached=True))
+    shapes |= {name: tuple(p.shape) for name, p in begun.items()}
     for name, value in phi.items():
         if tuple(value.shape) != shapes.get(name):
             raise ValueError(f"adapted {name} has shape {tuple(value.shape)}")

@@ -75,7 +75,7 @@ def convergence(
     """
     if tasks < 2:
         raise ValueError(f"tasks is {tasks}; an interval needs at least 2")
-    curves = group(runs)
+    curves = with_inner_loop(group(runs), which)
     streams = {
         run: build_stream(load_config(run), split, batch=1, data_dir=data_dir)
         for curve in curves
@@ -137,6 +137,20 @@ def group(runs: Sequence[Path]) -> list[Curve]:
         seeds[config.seed] = run
     labels = labels_of(together)
     return [Curve(labels[config], seeds, config) for config, seeds in together.items()]
+
+
+def with_inner_loop(curves: list[Curve], which: Literal["best", "last"]) -> list[Curve]:
+    """Return the curves of methods that take inner steps; say of the others that they do not."""
+    found = []
+    for curve in curves:
+        learner, _ = loaded(next(iter(curve.runs.values())), which)
+        if learner.geometry.descends:
+            found.append(curve)
+        else:
+            warn(f"{curve.label} is left out: it has no inner loop, and so nothing to converge")
+    if not found:
+        raise ValueError("no run has an inner loop whose convergence could be shown: add others")
+    return found
 
 
 def same_tasks(streams: dict[Path, TaskStream]) -> dict[str, Any]:

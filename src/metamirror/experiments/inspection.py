@@ -103,11 +103,14 @@ def inspect_learner(
     ):
         g = learner.geometry.candidate_mirror_map(theta)
         verdict = verdict_on(g, [theta, *visited], points)
-    smoothness = max(
-        loss_smoothness(learner, phi, support, adapted.path.points[0])
-        for adapted, support in zip(adaptations, supports, strict=True)
-        for phi in (adapted.path.points[0], adapted.path.points[-1])
-    )
+    descends = learner.geometry.descends
+    smoothness = None
+    if descends:
+        smoothness = max(
+            loss_smoothness(learner, phi, support, adapted.path.points[0])
+            for adapted, support in zip(adaptations, supports, strict=True)
+            for phi in (adapted.path.points[0], adapted.path.points[-1])
+        )
     shapes = {name: tuple(p.shape) for name, p in theta.items()}
     blocks = {block[0].rpartition(".")[0] or block[0]: block for block in layers(shapes)}
     # A preconditioner is looked at as it is now; only a map that the method itself holds, or the
@@ -135,10 +138,12 @@ def inspect_learner(
         "lr": learner.lr,
         "loss_smoothness_estimate": smoothness,
         "step_size_bound_estimate": (
-            2 / (largest * smoothness) if known and largest and smoothness > 0 else None
+            2 / (largest * smoothness) if known and largest and smoothness else None
         ),
         "tasks": tasks,
-        "effective_step_sizes": effective_step_sizes(learner, adaptations, supports, blocks),
+        "effective_step_sizes": (
+            effective_step_sizes(learner, adaptations, supports, blocks) if descends else {}
+        ),
         "dependencies": None if g is None else dependencies(g, visited[0], blocks),
     }
 

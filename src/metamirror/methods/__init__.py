@@ -33,17 +33,18 @@ METHODS: dict[str, Method] = {
         "gap",
         "metamd",
         "mamlpp",
-        "metalstm",
-        "reptile",
         "fomaml",
+        "reptile",
+        "imaml",
+        "ibaml",
+        "metalstm",
         "boil",
-        "anil",
         "protonet",
         "protomaml",
         "r2d2",
         "metaoptnet",
-        "imaml",
-        "ibaml",
+        "snail",
+        "anil",
     )
 }
 """Every method by its key, group by group, the paper's in the order of its table."""

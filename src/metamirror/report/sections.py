@@ -237,18 +237,21 @@ def _inspected(title: str, group: list[Inspected]) -> dict[str, Any]:
         for layer, size in own.items():
             rows[layer] += [Dot(label, style, size)] if size > 0 else []
     rates = {found["lr"] for _, _, found in group}
-    chart = dot_chart(
-        list(rows.items()),
-        title="effective step size of each layer",
-        x_label="|change of φ| / |gradient|" + (" (dotted: α)" if len(rates) == 1 else ""),
-        log=True,
-        mark=rates.pop() if len(rates) == 1 else None,
-    )
+    charts = []
+    if rows:  # which methods without an inner loop have not
+        chart = dot_chart(
+            list(rows.items()),
+            title="effective step size of each layer",
+            x_label="|change of φ| / |gradient|" + (" (dotted: α)" if len(rates) == 1 else ""),
+            log=True,
+            mark=rates.pop() if len(rates) == 1 else None,
+        )
+        charts.append(chart)
     inspected = [
         (label, run, found, verdict_in_words(found), describe_geometry(found)[1:])
         for label, run, found in group
     ]
-    return {"title": title, "inspected": inspected, "legend": legend, "chart": chart}
+    return {"title": title, "inspected": inspected, "legend": legend, "charts": charts}
 
 
 def configurations(runs: Sequence[Run]) -> dict[str, Any]:

@@ -68,10 +68,11 @@ def check_step(spec: str, model: nn.Module, tasks: Task) -> None:
     learner = moved(spec, model)
     way_out = "direction and step must return every parameter, in its own shape"
     with named(f"{spec} cannot take a step", way_out):
-        params, again = (learner.adapt(_first(tasks), seed=0).params for _ in range(2))
-    # Beside what adapts may stand what the geometry gives, of the model too.
+        paths = [learner.adapt(_first(tasks), seed=0, keep=True).path for _ in range(2)]
+    params, again = (path.phi for path in paths)
+    # Beside what adapts may stand what the geometry gives, or what a start takes from the support.
     own = {n: p for n, p in learner.model.named_parameters() if n in {*params, *learner.adapts}}
-    forms = [{n: tuple(t.shape) for n, t in p.items()} for p in (own, params)]
+    forms = [{n: tuple(t.shape) for n, t in p.items()} for p in (own | paths[0].points[0], params)]
     require(forms[0] == forms[1], f"{spec} goes from {forms[0]} to {forms[1]}: {way_out}")
     require(
         all(torch.equal(p, again[name]) for name, p in params.items()),

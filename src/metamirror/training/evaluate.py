@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from metamirror.console import Progress, warn
-from metamirror.core.checks import check_steps
 from metamirror.core.files import to_json, write_atomically, write_json
 from metamirror.core.learner import Learner
 from metamirror.core.losses import loss_for
@@ -68,7 +67,7 @@ def evaluate_stream(
     Memory holds one task for each thread and a table of figures, whatever the number of tasks and
     steps; each task is adapted to alone, so that the figures do not depend on the number of ranks.
     """
-    steps = learner.steps if steps is None else check_steps(steps)
+    steps = learner.steps_of(steps)
     points = steps + 1 if every_step else 1
     # In each row: query losses and shares of right answers, then support losses and gradient norms.
     table = torch.zeros(count, 2 * points + 2 * steps, dtype=torch.float64)
@@ -210,7 +209,7 @@ def evaluate_run(
         )
         first = ranks.first
         ranks.part()
-    last = learner.steps if steps is None else steps
+    last = learner.steps_of(steps)
     points = range(last + 1) if every_step else (last,)
     found: dict[str, object] = {
         "method": config.method,

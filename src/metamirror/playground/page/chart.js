@@ -40,9 +40,9 @@ export class Chart {
     const all = curves.flatMap((curve) => curve.losses).map((loss) => Math.max(loss, LOWEST));
     const bottom = Math.log10(Math.min(...all)) - MARGIN;
     const top = Math.log10(Math.max(...all)) + MARGIN;
-    const steps = Math.max(...curves.map((curve) => curve.losses.length)) - 1;
-    // A head that was computed may be all: then there is one point.
-    const x = (k) => LEFT + ((WIDTH - LEFT - RIGHT) * k) / Math.max(steps, 1);
+    // A method without an inner loop has one loss alone.
+    const steps = Math.max(2, ...curves.map((curve) => curve.losses.length)) - 1;
+    const x = (k) => LEFT + ((WIDTH - LEFT - RIGHT) * k) / steps;
     const y = (loss) =>
       TOP + ((HEIGHT - TOP - BOTTOM) * (top - Math.log10(Math.max(loss, LOWEST)))) / (top - bottom);
     this.svg.replaceChildren(...this.#axes(ticks(bottom, top), steps, x, y));

@@ -34,6 +34,8 @@ def describe_geometry(found: dict[str, Any]) -> list[str]:
             f"h is {found['strong_convexity']:.4g}-strongly convex "
             f"and {found['smoothness']:.4g}-smooth"
         )
+    if found["loss_smoothness_estimate"] is None:
+        return [*lines, "no inner loop: there are no steps to look at"]
     lines.append(
         f"the support loss has a smoothness l of about {found['loss_smoothness_estimate']:.4g} "
         f"(an estimate from below, before and after adaptation to {found['tasks']} tasks)"
