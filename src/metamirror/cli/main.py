@@ -35,7 +35,7 @@ COMMANDS = {
     "cost": ("experiments:cost", "measure the time and memory of each method here"),
     "inspect": ("runs:inspect", "report whether a learned geometry is a mirror map"),
     "compare": ("experiments:compare", "train methods under one protocol, write the table"),
-    "quickstart": ("experiments:quickstart", "train every method on built-in letters"),
+    "quickstart": ("experiments:quickstart", "train the paper's methods on built-in letters"),
     "adapt": ("adapt:adapt", "adapt a trained start to labelled images of your own"),
     "predict": ("adapt:predict", "classify images with an adapted model"),
     "export": ("adapt:export", "write an adapted model as ONNX or for torch"),
