@@ -116,7 +116,7 @@ def compare(
 
 
 def quickstart(minutes: float = 6.0, seed: int = 0, out: Path = Path("quickstart")) -> None:
-    """Meta-train the methods of the paper and two more on built-in letters, print a table and write a report.
+    """Meta-train the methods of the paper and two more on built-in letters: a table, a report.
 
     Needs no data and no download.
 
