@@ -100,6 +100,15 @@ def test_it_is_finite_and_bounded_where_values_coincide_or_vanish(name: str, dty
     assert torch.linalg.matrix_norm(slopes.reshape(24, 24), 2) < 1.0001 * most
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_what_is_not_finite_stays_so_without_an_error(value: float):
+    g = torch.randn(2, 3, 5)
+    g[0, 1, 2] = value
+    found = spectral_scaling(g, torch.full((3,), 0.5))
+    assert not torch.isfinite(found[0, 1, 2])
+    torch.testing.assert_close(found[1], 0.5 * g[1])
+
+
 @pytest.mark.parametrize("name", ["zero", "orthogonal", "two pairs", "rank one"])
 def test_equal_scales_have_the_slope_of_a_multiple_even_there(name: str):
     g = DEGENERATE[name]

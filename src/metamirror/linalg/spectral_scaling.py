@@ -42,7 +42,9 @@ class _SpectralScaling(Function):
 
     @staticmethod
     def forward(matrix: Tensor, scales: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        u, s, vh = torch.linalg.svd(matrix, full_matrices=False)
+        # What is not finite has no decomposition, and stays as it is: a path that has diverged.
+        finite = matrix.isfinite().all(-1, keepdim=True).all(-2, keepdim=True)
+        u, s, vh = torch.linalg.svd(torch.where(finite, matrix, 0), full_matrices=False)
         # U M U'G, written so that scales of one return G to the bit.
         change = u @ ((scales - 1).unsqueeze(-1) * (u.mT @ matrix))
         return matrix + change, u, s, vh
