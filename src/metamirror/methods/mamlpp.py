@@ -25,6 +25,7 @@ from metamirror.core.mirror_map import Identity, MirrorMap
 from metamirror.core.normalisation import BatchNorm
 from metamirror.core.settings import Settings
 from metamirror.core.tasks import Params
+from metamirror.linalg.parametrisation import SPEED
 from metamirror.methods.named_parameters import learned
 from metamirror.methods.registry import Method, Parts
 
@@ -59,23 +60,23 @@ class StepState(NamedTuple):
 class StepGeometry(Geometry[StepState]):
     """Gradient descent with rates, and scales and shifts of normalisations, of each step.
 
-    The model's own scales and shifts are those of the first step.
+    The model's own scales and shifts are those of the first step. A rate is stored as its relative
+    change a: alpha (1 + 10 a), which one learning rate serves whatever alpha is; at alpha = 0.1 it
+    learns as if it were stored itself.
 
     Args:
         shapes: the tensors that adapt, by name.
         norms: scales and shifts to be learned for each step, by name.
         steps: how many steps have their own.
-        lr: where the rates start.
-        rates: whether they are learned.
+        rates: whether rates are learned.
     """
 
-    def __init__(self, shapes: Params, norms: Params, steps: int, lr: float, rates: bool):
+    def __init__(self, shapes: Params, norms: Params, steps: int, rates: bool):
         super().__init__()
         self.column = {name: i for i, name in enumerate(shapes)}
         self.norm_names = list(norms)
         self.last = max(steps, 1) - 1
-        self.lr = lr
-        table = next(iter(shapes.values())).new_full((self.last + 1, len(shapes)), lr)
+        table = next(iter(shapes.values())).new_zeros(self.last + 1, len(shapes))
         self.rates = nn.Parameter(table) if rates else None
         self.norms = nn.ParameterList(
             p.expand(self.last, *p.shape).clone() for p in norms.values() if self.last
@@ -100,8 +101,7 @@ class StepGeometry(Geometry[StepState]):
     def step(self, state: StepState, grad: Params, *, lr: float, loss: Tensor, k: int) -> StepState:
         direction = grad
         if self.rates is not None:
-            # Relative to where they start: an exact 1 there, and lr stays a factor of all.
-            rates = self.rates[min(k, self.last)] / self.lr
+            rates = 1 + SPEED * self.rates[min(k, self.last)]
             direction = {name: rates[self.column[name]] * g for name, g in grad.items()}
         return StepState(moved(state.z, direction, lr), state.k + 1)
 
@@ -159,13 +159,11 @@ def build(model: nn.Module, options: Options, settings: Settings) -> Parts:
             raise ValueError(
                 f"mamlpp:{name} is {getattr(options, name)}; it is a share of training: from 0 to 1"
             )
-    if options.rates and settings.lr <= 0:
-        raise ValueError(f"lr is {settings.lr}; mamlpp's rates start there, so it must be above 0")
     norms = norm_parameters(model) if options.norms else {}
     adapting = {name: p for name, p in learned(model).items() if name not in norms}
     if not adapting:
         raise ValueError("mamlpp finds nothing to adapt beside batch normalisations: norms=false")
-    geometry = StepGeometry(adapting, norms, settings.steps, settings.lr, options.rates)
+    geometry = StepGeometry(adapting, norms, settings.steps, options.rates)
     return Parts(model, geometry, AnnealedQueryLoss(options), adapts=list(adapting))
 
 
