@@ -20,8 +20,7 @@ METHOD = Method(
     title="Proto-MAML",
     optimizer="GD from class means",
     geometry="identity matrix",
-    paper="Triantafillou, Zhu, Dumoulin, Lamblin, Evci, Xu, Goroshin, Gelada, Swersky, Manzagol, "
-    "Larochelle 2020",
+    paper="Triantafillou et al. 2020",
     build=build,
     defaults={"start": "prototypes"},
 )
