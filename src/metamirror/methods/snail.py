@@ -8,8 +8,8 @@ $$\text{dense: } \tanh(f_t) \odot \sigma(g_t), \quad (f_t, g_t) = A x_t + B x_{t
 $$\text{attention: } \sum_{s \le t} p_{ts} v_s, \quad p_t = \mathrm{softmax}_{s \le t}
       (q_t \cdot k_s / \sqrt{K}).$$
 
-A linear map of the last place gives the query's outputs. Sums over s = t are over the query itself;
-no place sees a later one, so that the support set is read once for all queries of a task.
+A linear map of the last place gives the query's outputs. No place sees a later one, so that the
+support set is read once for all queries of a task, and no query sees another.
 
 The blocks are those of the paper's section 3.1. Their sizes are those of public ports that name its
 appendix, which was not at hand. What differs from the paper:
@@ -19,7 +19,8 @@ appendix, which was not at hand. What differs from the paper:
 - Features come from the learner's model. The 55.71 and 68.88 % that the paper reports on
   miniImageNet belong to an embedding of its own.
 - Tasks have the shots that they are made with; there, 1 to 5 at random.
-- Keys have no bias: the softmax would cancel it.
+- Keys have no bias: the softmax would cancel it. They start equal to the queries.
+- Rows are filled up with zeros to a multiple of 4, and values have at least 16 numbers.
 """
 
 import math
