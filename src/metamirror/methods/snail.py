@@ -11,8 +11,8 @@ $$\text{attention: } \sum_{s \le t} p_{ts} v_s, \quad p_t = \mathrm{softmax}_{s 
 A linear map of the last place gives the query's outputs. No place sees a later one, so that the
 support set is read once for all queries of a task, and no query sees another.
 
-The blocks are those of the paper's section 3.1. Their sizes are those of public ports that name its
-appendix, which was not at hand. What differs from the paper:
+The blocks are those of the paper's section 3.1. Their sizes are those on which public ports agree:
+the paper's appendix A, which has them, was not at hand. What differs from the paper:
 
 - Dilations are R = 1, 2, 4, ...; the paper's pseudocode has 2, 4, 8, ... (`first_dilation=2`), of
   which the last reaches before the beginning, while every other place is never seen.
