@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from metamirror.core.adjoints import Detached
-from metamirror.core.checks import check_batch, check_steps, check_task
+from metamirror.core.checks import check_batch, check_steps, check_tasks
 from metamirror.core.episode import Episode
 from metamirror.core.geometry import Geometry, State
 from metamirror.core.inner_level import InnerLevel
@@ -19,7 +19,7 @@ from metamirror.core.outer_gradient import TaskLosses, TaskWorkers, sum_of_gradi
 from metamirror.core.priors import Prior
 from metamirror.core.settings import Settings
 from metamirror.core.start import Start
-from metamirror.core.tasks import Batch, Params, Task, split_tasks
+from metamirror.core.tasks import Batch, Params, Task, Tasks, as_batch, split_tasks, stack_tasks
 
 
 class Adapted:
@@ -88,7 +88,7 @@ class Learner(InnerLevel):
         """Return a model adapted to one task. Memory does not grow with the steps.
 
         Args:
-            support: the task's labelled examples, without a task axis.
+            support: the task's labelled examples (x, y), without a task axis.
             steps: K, if other than the learner's.
             lr: alpha, if other than the learner's.
             seed: of the method's own noise (MT-net's masks); by default drawn from torch's.
@@ -97,7 +97,7 @@ class Learner(InnerLevel):
         lower, state = self._begun(support, seed)
         path = self.descend(lower, state, adjoint=Detached(), keep=keep, steps=steps, lr=lr)
         with torch.no_grad():
-            return Adapted(self, path, self.statistics(path.phi, support))
+            return Adapted(self, path, self.statistics(path.phi, lower.batch))
 
     def adaptations(
         self,
@@ -125,20 +125,21 @@ class Learner(InnerLevel):
             )
             state = path.states[-1]
             with torch.no_grad():
-                yield Adapted(self, path, self.statistics(path.phi, support))
+                yield Adapted(self, path, self.statistics(path.phi, lower.batch))
 
-    def meta_loss(self, tasks: Task, *, seeds: Sequence[int] | None = None) -> Tensor:
-        """Return the objective's mean over a stack of tasks, for the outer level to differentiate.
+    def meta_loss(self, tasks: Tasks, *, seeds: Sequence[int] | None = None) -> Tensor:
+        """Return the objective's mean over some tasks, for the outer level to differentiate.
 
         Args:
-            tasks: tensors with a leading task axis.
+            tasks: a stack, whose tensors have a leading task axis, or a list of single tasks, which
+                may differ in ways, shots, queries and lengths.
             seeds: one per task, of the method's own noise; by default drawn from torch's.
         """
         return self.task_losses(tasks, seeds=seeds).loss.mean()
 
-    def task_losses(self, tasks: Task, *, seeds: Sequence[int] | None = None) -> TaskLosses:
-        """Return objective and accuracy of each task of a stack; arguments as in `meta_loss`."""
-        noise = self._check_tasks(tasks, seeds)
+    def task_losses(self, tasks: Tasks, *, seeds: Sequence[int] | None = None) -> TaskLosses:
+        """Return objective and accuracy of each task; arguments as in `meta_loss`."""
+        tasks, noise = self._checked(tasks, seeds)
         prepared, vectorize = self.prepare(), self.settings.vectorize
 
         def one(task: Task, noise: Params) -> TaskLosses:
@@ -148,11 +149,18 @@ class Learner(InnerLevel):
             each = [one(task, own) for task, own in zip(split_tasks(tasks), noise, strict=True)]
             return TaskLosses(*(torch.stack(values) for values in zip(*each, strict=True)))
         stacked = {name: torch.stack([n[name] for n in noise]) for name in noise[0]}
+        if not isinstance(tasks, Task):
+            try:
+                tasks = stack_tasks(tasks)
+            except ValueError as error:
+                raise ValueError(
+                    f"{error}, as torch.func.vmap needs: leave vectorize off"
+                ) from None
         return TaskLosses(*torch.func.vmap(one, randomness="different")(tasks, stacked))
 
     def meta_gradient(
         self,
-        tasks: Task,
+        tasks: Tasks,
         parameters: Sequence[Tensor] | None = None,
         *,
         seeds: Sequence[int] | None = None,
@@ -164,7 +172,7 @@ class Learner(InnerLevel):
         once. A gradient has the memory layout of its parameter.
 
         Args:
-            tasks: tensors with a leading task axis.
+            tasks: a stack or a list, as in `meta_loss`.
             parameters: what to differentiate by; by default all that the outer level learns.
             seeds: one per task, of the method's own noise; by default drawn from torch's.
             pool: processes that share the tasks; by default threads do.
@@ -182,7 +190,7 @@ class Learner(InnerLevel):
             grads = torch.autograd.grad(loss.mean(), tuple(parameters), materialize_grads=True)
             losses = TaskLosses(loss.detach(), accuracy)
         else:
-            noise = self._check_tasks(tasks, seeds)
+            tasks, noise = self._checked(tasks, seeds)
             losses, total = sum_of_gradients(self, split_tasks(tasks), noise, parameters, pool)
             grads = tuple(grad / len(noise) for grad in total)
         return losses, [like_layout(g, p) for g, p in zip(grads, parameters, strict=True)]
@@ -202,19 +210,25 @@ class Learner(InnerLevel):
 
     def _begun(self, support: Batch, seed: int | None) -> tuple[LowerLevel, State]:
         """Refuse a support set that does not fit; return what to minimise, and from where."""
+        support = as_batch(support)
         check_batch(support, "support", stacked=False)
         self.check_outputs(support, "support")
         return self.lower_level(support), self.begin(support, seed=seed, detached=True)
 
-    def _check_tasks(self, tasks: Task, seeds: Sequence[int] | None) -> list[Params]:
-        """Refuse tasks that do not fit, and draw each one's noise."""
-        check_task(tasks)
-        count = tasks.support.x.shape[0]
+    def _checked(self, tasks: Tasks, seeds: Sequence[int] | None) -> tuple[Tasks, list[Params]]:
+        """Refuse tasks that do not fit; return them with each one's noise."""
+        tasks = check_tasks(tasks)
+        count = len(tasks.support.x) if isinstance(tasks, Task) else len(tasks)
         if seeds is not None and len(seeds) != count:
             raise ValueError(f"{len(seeds)} seeds for {count} tasks; give one per task")
-        for name, (x, y) in (("support", tasks.support), ("query", tasks.query)):
-            self.check_outputs(Batch(x.flatten(0, 1), y.flatten(0, 1)), name)
-        return [self.noise(None if seeds is None else seeds[i]) for i in range(count)]
+        if isinstance(tasks, Task):
+            for name, (x, y) in (("support", tasks.support), ("query", tasks.query)):
+                self.check_outputs(Batch(x.flatten(0, 1), y.flatten(0, 1)), name)
+        else:
+            for i, task in enumerate(tasks):
+                self.check_outputs(task.support, f"tasks[{i}].support")
+                self.check_outputs(task.query, f"tasks[{i}].query")
+        return tasks, [self.noise(None if seeds is None else seeds[i]) for i in range(count)]
 
 
 def like_layout(gradient: Tensor, parameter: Tensor) -> Tensor:
