@@ -16,7 +16,8 @@ from metamirror.cli.main import COMMANDS, main, parse
 from metamirror.cli.runs import default_folder
 from metamirror.core import priors
 from metamirror.data.image_tasks import augmentation
-from metamirror.data.own_folder import parse_folder
+from metamirror.data.path_spec import absolute
+from metamirror.data.sizes import as_count
 from metamirror.experiments.comparison.spec import read_methods, read_numbers, read_per_row
 from metamirror.experiments.cost import parse_shape
 from metamirror.methods import METHODS, find_method
@@ -152,7 +153,8 @@ def read_words(folder: Path, word: str) -> str:
     readers = [
         find_method,
         lambda w: find_method(w)[0].make_options(find_method(w)[1]),
-        parse_folder,
+        *(lambda w, kind=kind: absolute(f"{kind}:{w}") for kind in ("folder", "arrays", "hf")),
+        lambda w: as_count("ways", w),
         lambda w: default_folder(RunConfig(w, data=w)),
         lambda w: priors.make(w, {}),
         augmentation,

@@ -13,6 +13,7 @@ from rich.table import Table as Screen
 from rich.text import Text
 
 from metamirror.core.files import write_atomically
+from metamirror.data.sizes import Count, as_count
 from metamirror.experiments.comparison.table import DIGITS, MISSING, Row, plus_minus
 from metamirror.report.collect import dict_or_empty, dicts_in, number
 
@@ -78,13 +79,20 @@ def _read_row(found: dict[str, Any], measure: str, longest: int | None) -> Row:
         **words | {"title": words["title"] or words["method"]},
         **figures,
         kind="control" if found.get("kind") == "control" else "method",
-        shots=int(number(found.get("shots")) or 0),
+        shots=_shots(found.get("shots")),
         measure=measure,
         value=number(found.get(measure)),
         seeds=dicts_in(found.get("seeds")),
         difference_to_maml={end: number(gap.get(end)) for end in ENDS},
         bold=found.get("bold") is True,
     )
+
+
+def _shots(found: object) -> Count:
+    try:
+        return as_count("shots", found)
+    except ValueError:
+        return 0
 
 
 def lay_out(protocol: str, rows: Sequence[Row]) -> Layout:
@@ -102,8 +110,8 @@ def lay_out(protocol: str, rows: Sequence[Row]) -> Layout:
     columns["extra parameters"] = "number"
     columns |= {f"{prefixes[n]}time / MAML": "number" for n in shots}
 
-    def cells(own: dict[int, Row]) -> list[Cell]:
-        def at(count: int, show: Callable[[Row], Cell]) -> Cell:
+    def cells(own: dict[Count, Row]) -> list[Cell]:
+        def at(count: Count, show: Callable[[Row], Cell]) -> Cell:
             return show(own[count]) if count in own else Cell(MISSING)
 
         first = next(iter(own.values()))
@@ -117,7 +125,7 @@ def lay_out(protocol: str, rows: Sequence[Row]) -> Layout:
             *(at(count, lambda row: _figure(row.relative_to_maml, ".2f")) for count in shots),
         ]
 
-    by_method: dict[str, dict[str, dict[int, Row]]] = {"method": {}, "control": {}}
+    by_method: dict[str, dict[str, dict[Count, Row]]] = {"method": {}, "control": {}}
     for row in rows:
         by_method[row.kind].setdefault(row.method, {})[row.shots] = row
     methods, controls = (
@@ -159,7 +167,7 @@ def _paired(row: Row) -> Cell:
 
 
 def _notes(rows: Sequence[Row]) -> list[str]:
-    counts: dict[str, dict[int, int]] = {}
+    counts: dict[str, dict[Count, int]] = {}
     for row in rows:
         if any(seed.get("seed") is not None for seed in row.seeds):
             counts.setdefault(row.method, {})[row.shots] = len(row.seeds)

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from metamirror.data.sizes import Count
 from metamirror.experiments.comparison.jobs import Job, Record
 from metamirror.experiments.statistics import BASELINE, Figures, estimate
 from metamirror.training.evaluate import read_tasks
@@ -27,7 +28,7 @@ class Row:
     optimizer: str  # of the lower level
     geometry: str  # of the loss
     kind: Literal["method", "control"]
-    shots: int  # examples a class
+    shots: Count  # examples a class, or a range of which each task draws
     measure: str = "accuracy"  # what `value` is: "accuracy" in percent, or "mse"
     value: float | None = None  # the mean over test tasks and seeds
     ci95: float | None = None  # half its 95 % interval
