@@ -15,6 +15,7 @@ from metamirror.cli.arguments import DataDir, Imports, Json, RunFolder, flags_of
 from metamirror.core.files import to_json
 from metamirror.core.learner import Learner
 from metamirror.data.path_spec import absolute, find_path
+from metamirror.data.sizes import in_words
 from metamirror.methods import METHODS
 from metamirror.models import Conv4
 from metamirror.training.config import RunConfig
@@ -110,8 +111,9 @@ def evaluate(
     if os.environ.get("RANK", "0") != "0":
         return
     measure, digits, unit = ("accuracy", 2, " %") if "accuracy" in found else ("mse", 4, "")
+    shots = in_words(found["shots"], "shot")
     line = (
-        f"{found['method']} on {found['data']}, {found['shots']}-shot, {found['steps']} steps, "
+        f"{found['method']} on {found['data']}, {shots}, {found['steps']} steps, "
         f"{found['tasks']} {found['split']} tasks, {found['norm']}: "
         f"{measure} {found[measure]:.{digits}f} ± {found['ci95']:.{digits}f}{unit}"
     )

@@ -5,6 +5,7 @@ images are decoded here, from bytes that the files themselves hold.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -71,26 +72,31 @@ def labelled(
     """
     parts: Mapping[str, Any] = source if isinstance(source, Mapping) else {"": source}
     first = next(iter(parts.values()))
+    if not hasattr(first, "__len__"):
+        raise ValueError(f"{name} is streamed and has no examples by number: load it as a whole")
     x, y = columns or (None, None)
     y = _column(name, y, first.column_names, LABELS)
-    x = _column(name, x, [c for c in first.column_names if c not in (y, splits)], EXAMPLES)
+    taken = {y, splits} if isinstance(splits, str) else {y}
+    x = _column(name, x, [c for c in first.column_names if c not in taken], EXAMPLES)
     each = {key: _values(part, y) for key, part in parts.items()}
     labels = np.concatenate(list(each.values()))
     if isinstance(splits, str) and splits in first.column_names:
         splits = np.concatenate([_values(part, splits) for part in parts.values()])
     elif splits is None and len(parts) > 1:
         splits = _apart(name, each)
-    ends = np.cumsum([len(values) for values in each.values()])
-    columns_of = [_undecoded(part.select_columns([x]), x) for part in parts.values()]
+    held = [_undecoded(part.select_columns([x]), x) for part in parts.values()]
+    ends = np.cumsum([0, *(len(values) for values in each.values())]).tolist()
 
     def read(rows: list[int]) -> list[Any]:
-        found = []
-        for row in rows:
-            place = int(np.searchsorted(ends, row, side="right"))
-            item = columns_of[place][row - (int(ends[place - 1]) if place else 0)][x]
-            found.append(_decoded(item, f"{name}, example {row}", files))
-        return found
+        found: dict[int, Any] = {}
+        for part, (begin, end) in zip(held, pairwise(ends), strict=True):
+            own = sorted({row for row in rows if begin <= row < end})
+            if own:
+                found |= zip(own, part[[row - begin for row in own]][x], strict=True)
+        return [_decoded(found[row], f"{name}, example {row}", files) for row in rows]
 
+    if not len(labels):
+        raise ValueError(f"{name} is empty: give some examples")
     words = getattr(first.features[y], "names", None)
     if words is not None and int(labels.min()) < 0:
         raise ValueError(f"{name}: the column {y} holds {labels.min()}, an example without a label")

@@ -27,7 +27,7 @@ def as_range(name: str, value: Any) -> tuple[int, int]:
     if len(ends) != 2 or not whole or not 1 <= ends[0] <= ends[1] <= MOST:
         raise ValueError(
             f"{name} is {value!r}; it must be at least 1 and at most {MOST}: a whole number, or a "
-            f"range such as 5-20"
+            f"range from low to high, such as 5-20"
         )
     return int(ends[0]), int(ends[1])
 
@@ -40,3 +40,12 @@ def as_count(name: str, value: Any) -> Count:
     """
     low, high = as_range(name, value)
     return low if low == high else f"{low}-{high}"
+
+
+def in_words(count: Count, what: str) -> str:
+    """Return a count as people say it.
+
+    >>> in_words(5, "way"), in_words("5-20", "way")
+    ('5-way', '5 to 20 ways')
+    """
+    return f"{count}-{what}" if isinstance(count, int) else f"{count.replace('-', ' to ')} {what}s"

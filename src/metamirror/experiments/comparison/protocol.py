@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from metamirror.data import ImageTasks, TaskStream
-from metamirror.data.sizes import Count
+from metamirror.data.sizes import Count, in_words
 from metamirror.experiments.comparison.plan import SPLITS, network_of
 from metamirror.experiments.comparison.spec import Spec
 from metamirror.experiments.comparison.table import Row
@@ -96,10 +96,7 @@ def _example(shape: Sequence[int]) -> str:
 
 
 def _drawn(count: Count, what: str) -> str:
-    if isinstance(count, int):
-        return f"{count}-{what}"
-    low, _, high = count.partition("-")
-    return f"{low} to {high} {what}s, drawn for each task"
+    return in_words(count, what) + ("" if isinstance(count, int) else ", drawn for each task")
 
 
 def _step_sizes(fields: Mapping[str, Any], spec: Spec, found: Sequence[Mapping[str, Any]]) -> str:

@@ -161,7 +161,7 @@ def with_bold(rows: Sequence[Row]) -> list[Row]:
 
     # An interval that is not finite decides nothing.
     able = [row for row in rows if row.status == "done" and row.ci95 == row.ci95]
-    limits: dict[int, float] = {}
+    limits: dict[Count, float] = {}
     for best in sorted(able, key=worth, reverse=True):
         limits.setdefault(best.shots, worth(best) - (best.ci95 or 0))
     return [replace(row, bold=row in able and worth(row) >= limits[row.shots]) for row in rows]
