@@ -166,7 +166,7 @@ IN_THE_DATA = {
     ),
     "different examples": (
         lambda: make().meta_loss(tasks(x=lambda x: x[..., :4], part="query")),
-        r"support example has shape \(6,\) and a query example \(4,\)",
+        r"an example has 4 values; this model takes 6 inputs",
     ),
     "targets of another shape in a stack": (
         lambda: make(model=mm.models.MLP(1, 1)).meta_loss(regression((2, 5, 1), (2, 5))),
@@ -182,7 +182,7 @@ IN_THE_DATA = {
     ),
     "a batch for a task": (
         lambda: make().meta_loss(point_tasks().support.x),
-        r"expected Task\(support, query\), not Tensor",
+        r"tasks is Tensor; give a Task that is a stack, or a list of single tasks",
     ),
 }
 

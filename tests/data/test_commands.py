@@ -46,7 +46,10 @@ def test_add_check_list_and_show(mini, home, tmp_path, capsys):
     assert found["pictures"] == 48
     assert main(["data", "list", "--json"]) == 0
     listed = {row["name"]: row for row in json.loads(capsys.readouterr().out)["data"]}
-    assert set(listed) == {"sinusoid", "glyphs", *BENCHMARKS, "folder:PATH"}
+    assert set(listed) == {
+        *("sinusoid", "glyphs", *BENCHMARKS),
+        *("folder:PATH", "arrays:FILE.npz", "hf:PATH"),
+    }
     assert listed["mini-imagenet"]["installed"] == "yes"
     assert listed["cub"]["installed"] == "no"
     assert all(listed[name]["licence"] and listed[name]["source"] for name in BENCHMARKS)

@@ -186,7 +186,7 @@ def test_augmentation_of_ones_own():
 WRONG = {
     "too many ways": ({"ways": 13}, "ways is 13.*12 classes"),
     "one way": ({"ways": 1}, "at least 2"),
-    "too many pictures": ({"shots": 5}, "'class 0'.*8 images.*5 \\+ 4"),
+    "too many pictures": ({"shots": 5}, "'class 0'.*8 examples.*5 \\+ 4"),
     "no queries": ({"queries": 0}, "queries is 0"),
     "an empty split": ({"split": "val"}, "val split of numbers has 0 classes"),
     "no such split": ({"split": "dev"}, "'dev'"),

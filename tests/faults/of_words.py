@@ -16,8 +16,9 @@ from metamirror.cli.main import COMMANDS, main, parse
 from metamirror.cli.runs import default_folder
 from metamirror.core import priors
 from metamirror.data.image_tasks import augmentation
-from metamirror.data.own_folder import parse_folder
-from metamirror.experiments.comparison.spec import read_methods, read_numbers, read_per_row
+from metamirror.data.path_spec import absolute
+from metamirror.data.sizes import as_count
+from metamirror.experiments.comparison.spec import read_counts, read_methods, read_per_row
 from metamirror.experiments.cost import parse_shape
 from metamirror.methods import METHODS, find_method
 from metamirror.training.config import RunConfig
@@ -152,14 +153,15 @@ def read_words(folder: Path, word: str) -> str:
     readers = [
         find_method,
         lambda w: find_method(w)[0].make_options(find_method(w)[1]),
-        parse_folder,
+        *(lambda w, kind=kind: absolute(f"{kind}:{w}") for kind in ("folder", "arrays", "hf")),
+        lambda w: as_count("ways", w),
         lambda w: default_folder(RunConfig(w, data=w)),
         lambda w: priors.make(w, {}),
         augmentation,
         choose_device,
         parse_shape,
         read_methods,
-        lambda w: read_numbers("shots", w, int),
+        lambda w: read_counts("shots", w),
         lambda w: read_per_row("lr", w, 0.1, ["maml"]),
     ]
     understood = 0
@@ -168,7 +170,7 @@ def read_words(folder: Path, word: str) -> str:
             read(word)
             understood += 1
     # A folder may be called anything.
-    return "understood" if understood > 2 else "refused by all"
+    return "understood" if understood > 4 else "refused by all"
 
 
 SMALL = st.one_of(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from metamirror.core.files import write_atomically
-from metamirror.data.own_folder import parse_folder
+from metamirror.data.path_spec import absolute
 from metamirror.data.store import data_home
 from metamirror.experiments.comparison.jobs import read_record
 from metamirror.training.evaluate import read_tasks
@@ -46,9 +46,9 @@ def test_an_odd_record_is_none(change: dict, tmp_path: Path):
 
 
 def test_a_home_of_nobody_is_named():
-    for read in (parse_folder, data_home):
+    for read, words in ((absolute, "folder:~nobody-at-all/birds"), (data_home, "~nobody-at-all")):
         with pytest.raises(ValueError, match="~nobody-at-all"):
-            read("~nobody-at-all/birds")
+            read(words)
 
 
 def test_a_path_below_a_file_is_named_and_not_its_temporary_one(tmp_path: Path):

@@ -26,7 +26,7 @@ Name = Annotated[str, Positional, arg(help="the data set.")]
 Runs = Annotated[tuple[Path, ...], Positional, arg(metavar="RUN [RUN ...]")]
 Json = Annotated[bool, arg(help="print one JSON document.")]
 
-SHARED = {"run": RunFolder, "runs": Runs, "name": Name, "data_dir": DataDir}
+SHARED = {"run": RunFolder, "runs": Runs, "source": Name, "data_dir": DataDir}
 """How arguments of these names are read from the command line, whoever takes them."""
 
 

@@ -15,6 +15,7 @@ from metamirror.data.addressing import SPLITS
 from metamirror.data.installing.install import add as install
 from metamirror.data.installing.install import differences
 from metamirror.data.own_folder import FOLDER_SIZE, folder_name, open_folder
+from metamirror.data.path_spec import find_path
 from metamirror.data.registry import check_size
 from metamirror.data.store import DamagedSet, Store, data_home
 
@@ -81,6 +82,7 @@ def add_data(
         return
     if name not in BENCHMARKS:
         built_in = ": it is built in" if name in ("glyphs", "sinusoid") else ""
+        built_in = ": it is used where it is" if find_path(name) else built_in
         raise ValueError(f"{name!r} cannot be added{built_in}; choose from {KNOWN}")
     benchmark = BENCHMARKS[name]
     if download and source is not None:
@@ -126,7 +128,10 @@ def check_data(name: Name, json: Json = False, data_dir: DataDir = None) -> None
 
 
 def show_data(
-    sample: Annotated[partial[TaskStream], flags_of(tasks, "batch", "augment", queries=3)],
+    sample: Annotated[
+        partial[TaskStream],
+        flags_of(tasks, "batch", "augment", "splits", "split_seed", "columns", queries=3),
+    ],
     out: Path = Path("task.png"),
     step: int = 0,
 ) -> None:
@@ -137,8 +142,8 @@ def show_data(
         step: which task of that seed.
     """
     stream = sample(batch=1)
-    if not isinstance(stream, ImageTasks):
-        raise ValueError(f"{sample.keywords['name']} has no images to show")
+    if not isinstance(stream, ImageTasks) or len(stream.example_shape) != 3:
+        raise ValueError(f"{sample.keywords['source']} has no images to show")
     from metamirror.report.figures.task import draw_task
 
     draw_task(stream.task(step, 0), stream.names(step, 0), out)

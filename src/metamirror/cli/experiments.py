@@ -14,11 +14,12 @@ from rich.console import Console
 
 from metamirror.cli.arguments import DataDir, Imports, Json, flags_of
 from metamirror.core.files import to_json
-from metamirror.data.own_folder import absolute_folder
+from metamirror.data.path_spec import absolute
+from metamirror.data.sizes import Count
 from metamirror.experiments.comparison.compare import compare as run_comparison
 from metamirror.experiments.comparison.launchers import LocalLauncher
 from metamirror.experiments.comparison.search import Search
-from metamirror.experiments.comparison.spec import Spec, read_methods, read_numbers
+from metamirror.experiments.comparison.spec import Spec, read_counts, read_methods, read_numbers
 from metamirror.experiments.convergence import convergence as measure_convergence
 from metamirror.experiments.cost import Workload, measure_cost, parse_methods, parse_shape
 from metamirror.experiments.quickstart import SECONDS_AT_THE_END
@@ -36,7 +37,7 @@ class Settings(RunConfig):
 
     # tyro wants a name for each field, also where it is no flag.
     method: Annotated[str, tyro.conf.Fixed, tyro.conf.arg(name="any-method")] = "maml"
-    shots: Annotated[int, tyro.conf.Fixed, tyro.conf.arg(name="any-shots")] = RunConfig.shots
+    shots: Annotated[Count, tyro.conf.Fixed, tyro.conf.arg(name="any-shots")] = RunConfig.shots
     seed: Annotated[int, tyro.conf.Fixed, tyro.conf.arg(name="any-seed")] = RunConfig.seed
     lr: Annotated[float | None, tyro.conf.Fixed, tyro.conf.arg(name="any-lr")] = RunConfig.lr
     imports: tyro.conf.Fixed[tuple[str, ...]] = ()
@@ -68,7 +69,8 @@ def compare(
         out: where runs, tables and the report go.
         config: a file to start from, RUN/config.json or one of configs/; flags override it.
         methods: all, or names such as maml,blockiaf:variant=released.
-        shots: labelled examples a class, a group of columns each; by default 1,5 or the file's.
+        shots: labelled examples a class, such as 1,5 or 1-10, a group of columns each; by default
+            1,5 or the file's.
         lr: inner learning rate, with exceptions by row, such as 0.05,maml=0.1.
         search: inner learning rates to choose from on validation tasks, such as 0.01,0.03,0.1.
         search_geometry: with --search, the outer learning rates of the geometry parameters to
@@ -79,8 +81,7 @@ def compare(
     """
     import_modules(imports)
     base = RunConfig(**{**asdict(settings), "method": "maml", "seed": 0, "imports": imports})
-    if base.data.startswith("folder:"):
-        base = replace(base, data=absolute_folder(base.data))
+    base = replace(base, data=absolute(base.data))
     if shots is None:
         shots = "1,5" if config is None else str(base.shots)
     if search is not None and lr is not None:
@@ -100,7 +101,7 @@ def compare(
     spec = comparison(
         base=replace(base, shots=RunConfig.shots),
         methods=read_methods(methods),
-        shots=read_numbers("shots", shots, int),
+        shots=read_counts("shots", shots),
         out=out,
         lr=lr or "",
         search=searched,

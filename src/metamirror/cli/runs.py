@@ -14,7 +14,8 @@ from tyro.conf import arg
 from metamirror.cli.arguments import DataDir, Imports, Json, RunFolder, flags_of
 from metamirror.core.files import to_json
 from metamirror.core.learner import Learner
-from metamirror.data.own_folder import absolute_folder, parse_folder
+from metamirror.data.path_spec import absolute, find_path
+from metamirror.data.sizes import in_words
 from metamirror.methods import METHODS
 from metamirror.methods.registry import GROUPS
 from metamirror.models import Conv4
@@ -98,9 +99,8 @@ def train(
     import_modules(imports)
     chosen = RunConfig(**{**asdict(settings), "imports": imports or settings.imports})
     folder = out or default_folder(chosen)
-    if chosen.data.startswith("folder:"):
-        # The run must find its images from wherever it is asked for.
-        chosen = replace(chosen, data=absolute_folder(chosen.data))
+    # The run must find its data from wherever it is asked for.
+    chosen = replace(chosen, data=absolute(chosen.data))
     training(chosen, folder)
     if os.environ.get("RANK", "0") == "0":
         print(f"done: {folder}; next: metamirror evaluate {folder}")
@@ -110,8 +110,8 @@ def default_folder(config: RunConfig) -> Path:
     """Return the folder of a run that was given none."""
     name = config.method.replace(":", "-").replace("=", "-")
     data = config.data
-    if data.startswith("folder:"):
-        data = parse_folder(data)[0].resolve().name
+    if found := find_path(data):
+        data = found.path.resolve().name.removesuffix(".npz")
     data = re.sub(r"[^A-Za-z0-9.-]+", "-", data)
     return Path("runs") / f"{data}-{name}-{config.shots}shot-seed{config.seed}"
 
@@ -127,9 +127,9 @@ def evaluate(
     if os.environ.get("RANK", "0") != "0":
         return
     measure, digits, unit = ("accuracy", 2, " %") if "accuracy" in found else ("mse", 4, "")
-    ways = "" if found["ways"] is None else f"{found['ways']}-way "
+    ways = "" if found["ways"] is None else f"{in_words(found['ways'], 'way')} "
     line = (
-        f"{found['method']} on {found['data']}, {ways}{found['shots']}-shot, "
+        f"{found['method']} on {found['data']}, {ways}{in_words(found['shots'], 'shot')}, "
         f"{found['steps']} steps, {found['tasks']} {found['split']} tasks, {found['norm']}: "
         f"{measure} {found[measure]:.{digits}f} ± {found['ci95']:.{digits}f}{unit}"
     )

@@ -5,7 +5,7 @@ from numbers import Integral, Real
 import torch
 from torch import Tensor
 
-from metamirror.core.tasks import Batch, Task
+from metamirror.core.tasks import Batch, Task, Tasks, as_batch
 
 
 def check_steps(steps: int) -> int:
@@ -36,6 +36,7 @@ def check_batch(batch: Batch, name: str, *, stacked: bool) -> None:
         raise ValueError(
             f"{name}.x has shape {tuple(x.shape)} and {name}.y {tuple(y.shape)}; "
             f"both must start with the same {axes}"
+            + ("; a single task goes in a list: [task]" if stacked else "")
         )
     if 0 in x.shape[:leading]:
         raise ValueError(
@@ -77,10 +78,11 @@ def asked_outputs(y: Tensor, own: int) -> int:
     return own if y.device.type == "meta" else int(y.max()) + 1
 
 
-def check_every_class(y: Tensor, ways: int) -> None:
-    """Refuse a support set in which a class has no example."""
+def check_every_class(y: Tensor, ways: int | None = None) -> None:
+    """Refuse a support set in which a class has no example; by default up to its largest label."""
     if y.is_floating_point() or y.device.type == "meta":
         return
+    ways = int(y.max()) + 1 if ways is None else ways
     if absent := set(range(ways)) - set(y.tolist()):
         raise ValueError(
             f"support.y has no example of class {min(absent)}, from which its part of the head "
@@ -88,19 +90,30 @@ def check_every_class(y: Tensor, ways: int) -> None:
         )
 
 
-def check_task(task: Task) -> None:
-    """Refuse a stack of tasks whose support and query do not belong together."""
-    if not (isinstance(task, tuple) and len(task) == 2):
-        raise ValueError(f"expected Task(support, query), not {type(task).__name__}")
-    check_batch(task.support, "support", stacked=True)
-    check_batch(task.query, "query", stacked=True)
-    if task.support.x.shape[0] != task.query.x.shape[0]:
-        raise ValueError(
-            f"support holds {task.support.x.shape[0]} tasks and query {task.query.x.shape[0]}; "
-            f"each task needs both"
-        )
-    if task.support.x.shape[2:] != task.query.x.shape[2:]:
-        raise ValueError(
-            f"a support example has shape {tuple(task.support.x.shape[2:])} and a query example "
-            f"{tuple(task.query.x.shape[2:])}; they must be equal"
-        )
+def check_tasks(tasks: Tasks) -> Tasks:
+    """Return a stack or a list of tasks; refuse what is malformed.
+
+    Whether support and query examples fit each other is for the model to say.
+    """
+    if isinstance(tasks, Task):
+        task = Task(*map(as_batch, tasks))
+        check_batch(task.support, "support", stacked=True)
+        check_batch(task.query, "query", stacked=True)
+        if task.support.x.shape[0] != task.query.x.shape[0]:
+            raise ValueError(
+                f"support holds {task.support.x.shape[0]} tasks and query "
+                f"{task.query.x.shape[0]}; each task needs both"
+            )
+        return task
+    rule = "give a Task that is a stack, or a list of single tasks"
+    if not (isinstance(tasks, list | tuple) and tasks):
+        what = "empty" if isinstance(tasks, list | tuple) else type(tasks).__name__
+        raise ValueError(f"tasks is {what}; {rule}")
+    found = []
+    for i, task in enumerate(tasks):
+        if not (isinstance(task, list | tuple) and len(task) == 2):
+            raise ValueError(f"tasks[{i}] is {type(task).__name__}, not Task(support, query)")
+        found.append(Task(*map(as_batch, task)))
+        check_batch(found[-1].support, f"tasks[{i}].support", stacked=False)
+        check_batch(found[-1].query, f"tasks[{i}].query", stacked=False)
+    return found

@@ -327,9 +327,10 @@ class InnerLevel(nn.Module):
                 if not torch.equal(before, torch.get_rng_state()):
                     self.draws_noise = True
         except (IndexError, RuntimeError) as error:
+            why = str(error).strip().partition("\n")[0]
             raise ValueError(
                 f"the model does not take an example of shape {tuple(example.shape[1:])} and type "
-                f"{example.dtype}: {error}"
+                f"{example.dtype}: {why}"
             ) from error
         self._outputs[key] = output.shape[-1] if output.dim() else 1
         return self._outputs[key]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from metamirror.core.adjoints import Detached
-from metamirror.core.checks import check_batch, check_every_class, check_task
+from metamirror.core.checks import check_batch, check_every_class, check_tasks
 from metamirror.core.episode import Episode
 from metamirror.core.geometry import Geometry, State
 from metamirror.core.inner_level import InnerLevel
@@ -20,7 +20,7 @@ from metamirror.core.outer_gradient import TaskLosses, TaskWorkers, sum_of_gradi
 from metamirror.core.priors import Prior
 from metamirror.core.settings import Settings
 from metamirror.core.start import Start
-from metamirror.core.tasks import Batch, Params, Task, split_tasks
+from metamirror.core.tasks import Batch, Params, Task, Tasks, as_batch, split_tasks, stack_tasks
 
 
 class Adapted:
@@ -111,7 +111,7 @@ class Learner(InnerLevel):
         """Return a model adapted to one task. Memory does not grow with the steps.
 
         Args:
-            support: the task's labelled examples, without a task axis.
+            support: the task's labelled examples (x, y), without a task axis.
             steps: K, if other than the learner's.
             lr: alpha, if other than the learner's.
             seed: of the method's own noise (MT-net's masks); by default drawn from torch's.
@@ -119,7 +119,7 @@ class Learner(InnerLevel):
         """
         lower, state = self._begun(support, seed, steps)
         path = self.descend(lower, state, adjoint=Detached(), keep=keep, steps=steps, lr=lr)
-        return self._adapted(path, support)
+        return self._adapted(path, lower.batch)
 
     def adaptations(
         self,
@@ -146,39 +146,49 @@ class Learner(InnerLevel):
                 lower, state, adjoint=Detached(), steps=min(k, 1), lr=lr, phi0=phi0, first=k - 1
             )
             state = path.states[-1]
-            yield self._adapted(path, support)
+            yield self._adapted(path, lower.batch)
 
     def _adapted(self, path: Path, support: Batch) -> Adapted:
         labels = not support.y.is_floating_point()
         with torch.no_grad():
             return Adapted(self, path, self.statistics(path.phi, support), labels=labels)
 
-    def meta_loss(self, tasks: Task, *, seeds: Sequence[int] | None = None) -> Tensor:
-        """Return the objective's mean over a stack of tasks, for the outer level to differentiate.
+    def meta_loss(self, tasks: Tasks, *, seeds: Sequence[int] | None = None) -> Tensor:
+        """Return the objective's mean over some tasks, for the outer level to differentiate.
 
         Args:
-            tasks: tensors with a leading task axis.
+            tasks: a stack, whose tensors have a leading task axis, or a list of single tasks, which
+                may differ in ways, shots, queries and lengths.
             seeds: one per task, of the method's own noise; by default drawn from torch's.
         """
         return self.task_losses(tasks, seeds=seeds).loss.mean()
 
-    def task_losses(self, tasks: Task, *, seeds: Sequence[int] | None = None) -> TaskLosses:
-        """Return objective and accuracy of each task of a stack; arguments as in `meta_loss`."""
-        noise, outputs = self._check_tasks(tasks, seeds)
-        prepared, vectorize = self.prepare(), self.settings.vectorize
-
-        def one(task: Task, noise: Params) -> TaskLosses:
-            return self.task_loss(task, prepared, noise, inside_vmap=vectorize, outputs=outputs)
-
-        if not vectorize:
-            each = [one(task, own) for task, own in zip(split_tasks(tasks), noise, strict=True)]
+    def task_losses(self, tasks: Tasks, *, seeds: Sequence[int] | None = None) -> TaskLosses:
+        """Return objective and accuracy of each task; arguments as in `meta_loss`."""
+        tasks, noise = self._checked(tasks, seeds)
+        prepared = self.prepare()
+        if not self.settings.vectorize:
+            pairs = zip(split_tasks(tasks), noise, strict=True)
+            each = [self.task_loss(task, prepared, own) for task, own in pairs]
             return TaskLosses(*(torch.stack(values) for values in zip(*each, strict=True)))
         stacked = {name: torch.stack([n[name] for n in noise]) for name in noise[0]}
+        if not isinstance(tasks, Task):
+            try:
+                tasks = stack_tasks(tasks)
+            except ValueError as error:
+                raise ValueError(
+                    f"{error}, as torch.func.vmap needs: leave vectorize off"
+                ) from None
+        outputs = self.asked_outputs(flattened(tasks).support)
+
+        def one(task: Task, noise: Params) -> TaskLosses:
+            return self.task_loss(task, prepared, noise, inside_vmap=True, outputs=outputs)
+
         return TaskLosses(*torch.func.vmap(one, randomness="different")(tasks, stacked))
 
     def meta_gradient(
         self,
-        tasks: Task,
+        tasks: Tasks,
         parameters: Sequence[Tensor] | None = None,
         *,
         seeds: Sequence[int] | None = None,
@@ -190,7 +200,7 @@ class Learner(InnerLevel):
         once. A gradient has the memory layout of its parameter.
 
         Args:
-            tasks: tensors with a leading task axis.
+            tasks: a stack or a list, as in `meta_loss`.
             parameters: what to differentiate by; by default all that the outer level learns.
             seeds: one per task, of the method's own noise; by default drawn from torch's.
             pool: processes that share the tasks; by default threads do.
@@ -208,7 +218,7 @@ class Learner(InnerLevel):
             grads = torch.autograd.grad(loss.mean(), tuple(parameters), materialize_grads=True)
             losses = TaskLosses(loss.detach(), accuracy)
         else:
-            noise, _ = self._check_tasks(tasks, seeds)
+            tasks, noise = self._checked(tasks, seeds)
             losses, total = sum_of_gradients(self, split_tasks(tasks), noise, parameters, pool)
             grads = tuple(grad / len(noise) for grad in total)
         return losses, [like_layout(g, p) for g, p in zip(grads, parameters, strict=True)]
@@ -239,6 +249,7 @@ class Learner(InnerLevel):
         self, support: Batch, seed: int | None, steps: int | None
     ) -> tuple[LowerLevel, State]:
         """Refuse a support set that does not fit; return what to minimise, and from where."""
+        support = as_batch(support)
         check_batch(support, "support", stacked=False)
         outputs = self.asked_outputs(support, steps)
         self.check_outputs(support, "support", outputs)
@@ -246,22 +257,27 @@ class Learner(InnerLevel):
             check_every_class(support.y, outputs)
         return self.lower_level(support), self.begin(support, seed=seed, detached=True)
 
-    def _check_tasks(
-        self, tasks: Task, seeds: Sequence[int] | None
-    ) -> tuple[list[Params], int | None]:
-        """Refuse tasks that do not fit; draw each one's noise, and count the outputs of all."""
-        check_task(tasks)
-        count = tasks.support.x.shape[0]
-        if seeds is not None and len(seeds) != count:
-            raise ValueError(f"{len(seeds)} seeds for {count} tasks; give one per task")
-        support, query = (Batch(x.flatten(0, 1), y.flatten(0, 1)) for x, y in tasks)
-        outputs = self.asked_outputs(support)
-        self.check_outputs(support, "support", outputs)
-        self.check_outputs(query, "query", outputs)
-        if outputs is not None:
-            for y in tasks.support.y:
-                check_every_class(y, outputs)
-        return [self.noise(None if seeds is None else seeds[i]) for i in range(count)], outputs
+    def _checked(self, tasks: Tasks, seeds: Sequence[int] | None) -> tuple[Tasks, list[Params]]:
+        """Refuse tasks that do not fit; return them with each one's noise."""
+        tasks = check_tasks(tasks)
+        each = split_tasks(tasks)
+        if seeds is not None and len(seeds) != len(each):
+            raise ValueError(f"{len(seeds)} seeds for {len(each)} tasks; give one per task")
+        # What is stacked is looked at as one, which takes less time.
+        whole = {"": flattened(tasks)} if isinstance(tasks, Task) else {}
+        for where, task in (whole or {f"tasks[{i}].": t for i, t in enumerate(each)}).items():
+            outputs = self.asked_outputs(task.support)
+            self.check_outputs(task.support, f"{where}support", outputs)
+            self.check_outputs(task.query, f"{where}query", outputs)
+        if self.start.any_outputs:
+            for task in each:
+                check_every_class(task.support.y, outputs if whole else None)
+        return tasks, [self.noise(None if seeds is None else seeds[i]) for i in range(len(each))]
+
+
+def flattened(tasks: Task) -> Task:
+    """Return the examples of a stack of tasks as those of one."""
+    return Task(*(Batch(x.flatten(0, 1), y.flatten(0, 1)) for x, y in tasks))
 
 
 def like_layout(gradient: Tensor, parameter: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 import numpy as np
 
 SPLITS = ("train", "val", "test")
-PURPOSES = ("task", "noise", "augmentation")
+PURPOSES = ("task", "noise", "augmentation", "sizes")
 
 
 def task_generator(

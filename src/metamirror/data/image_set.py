@@ -1,7 +1,8 @@
-"""The images of one data set: bytes in one array, and the rows that belong to each class."""
+"""The examples of one data set: an array of them, and the rows that belong to each class."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,7 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 
 @dataclass(frozen=True)
 class ImageClass:
-    """Neighbouring rows of the array, `count` from `start` on, that show the same thing.
+    """Neighbouring rows, `count` from `start` on, that show the same thing.
 
     `turns` are the quarter turns by which its images are rotated to make a class of its own.
     """
@@ -29,20 +30,28 @@ class ImageClass:
 
 @dataclass(frozen=True)
 class ImageSet:
-    """A data set of images, under the name that users type.
+    """A data set of images or other examples, under the name that users type.
 
-    The order of the classes is fixed, since tasks are drawn by position in it. `identity` is a
-    checksum of pixels, classes and splits as installed; empty if not installed.
+    `pixels` is an array (examples, ...): bytes are images, anything else is taken as it is. The
+    order of the classes is fixed, since tasks are drawn by position in it. `identity` is a checksum
+    of pixels, classes and splits; empty if unknown. `order` has the place of each row in `pixels`,
+    where a class is not in one piece there.
     """
 
     name: str
-    pixels: Pixels
+    pixels: Any
     classes: tuple[ImageClass, ...]
     identity: str = ""
+    order: NDArray[np.int64] | None = None
 
     def of(self, split: str) -> list[ImageClass]:
         """Return the classes of a split."""
         return [c for c in self.classes if c.split == split]
+
+    def read(self, rows: NDArray[np.int64]) -> NDArray[Any]:
+        """Return the examples of some rows, as a copy."""
+        found: NDArray[Any] = self.pixels[rows if self.order is None else self.order[rows]]
+        return found
 
 
 def with_quarter_turns(classes: Sequence[ImageClass]) -> tuple[ImageClass, ...]:

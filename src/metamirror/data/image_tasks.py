@@ -1,16 +1,18 @@
-"""Few-shot classification tasks drawn from a set of images, and changes to their images."""
+"""Few-shot classification tasks drawn from a set of examples, and changes to images."""
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from metamirror.core.tasks import Batch, Task
+from metamirror.core.tasks import Batch, Task, Tasks, split_tasks
 from metamirror.data.addressing import task_generator
 from metamirror.data.image_set import ImageSet, Pixels
+from metamirror.data.sizes import Count, as_range
 from metamirror.data.task_stream import TaskStream
 
 Numbers = NDArray[np.int64]
@@ -19,11 +21,12 @@ Augment = Callable[[Pixels, np.random.Generator], Pixels]
 
 
 class ImageTasks(TaskStream):
-    """Tasks of `ways` classes, each with `shots` support and `queries` query images.
+    """Tasks of `ways` classes, each with `shots` support and `queries` query examples.
 
-    Classes and images are drawn without replacement. The label of a class is its place in the
-    draw, so that it says nothing from one task to the next. The arguments are those of
-    `metamirror.data.tasks`; by default nothing is augmented, as in the paper.
+    Classes and examples are drawn without replacement. The label of a class is its place in the
+    draw, so that it says nothing from one task to the next. Of a range of ways or shots each task
+    draws its own, uniformly, and is then the task that fixed ones would give. The arguments are
+    those of `metamirror.data.tasks`; by default nothing is augmented, as in the paper.
     """
 
     def __init__(
@@ -31,41 +34,63 @@ class ImageTasks(TaskStream):
         images: ImageSet,
         split: str,
         *,
-        ways: int,
-        shots: int,
+        ways: Count | tuple[int, int],
+        shots: Count | tuple[int, int],
         queries: int,
         seed: int,
         batch: int,
         augment: Augment | None = None,
     ):
-        super().__init__(split, shots, queries, seed, batch)
+        self.ways, self.shots_range = as_range("ways", ways), as_range("shots", shots)
+        super().__init__(split, self.shots_range[1], queries, seed, batch)
         self.images, self.classes, self.augment = images, images.of(split), augment
-        if ways < 2:
+        self.ragged = any(low < high for low, high in (self.ways, self.shots_range))
+        if self.ways[0] < 2:
             raise ValueError(f"ways is {ways}; a task needs at least 2 classes")
-        if ways > len(self.classes):
+        if self.ways[1] > len(self.classes):
             raise ValueError(
                 f"ways is {ways}, but the {split} split of {images.name} has "
                 f"{len(self.classes)} classes: lower ways, or add classes"
             )
         few = min(self.classes, key=lambda c: c.count)
-        if few.count < shots + queries:
+        if few.count < self.shots + queries:
             raise ValueError(
-                f"class {few.name!r} of {images.name} has {few.count} images, but shots + "
-                f"queries is {shots} + {queries}: lower them, or add images to that class"
+                f"class {few.name!r} of {images.name} has {few.count} examples, but shots + "
+                f"queries is {self.shots} + {queries}: lower them, or add examples to that class"
             )
-        self.outputs, self.identity = ways, images.identity
+        self.outputs, self.identity = self.ways[1], images.identity
         self.example_shape = tuple(images.pixels.shape[1:])
         numbers = np.array([(c.count, c.start, c.turns) for c in self.classes])
         self._counts, self._starts, self._turns = numbers.T.copy()
 
+    @property
+    def chance(self) -> float:
+        low, high = self.ways
+        return sum(1 / ways for ways in range(low, high + 1)) / (high + 1 - low)
+
+    def sizes(self, step: int, index: int) -> tuple[int, int]:
+        """Return ways and shots of a task: fixed, or drawn with it."""
+        if not self.ragged:
+            return self.outputs, self.shots
+        random = task_generator(self.seed, self.split, step, index, "sizes")
+        ways, shots = (
+            int(random.integers(low, high, endpoint=True))
+            for low, high in (self.ways, self.shots_range)
+        )
+        return ways, shots
+
     def draw(self, step: int, indices: Sequence[int]) -> tuple[Numbers, Numbers]:
-        """Draw tasks as numbers: classes (tasks, ways) and rows (tasks, ways, shots + queries)."""
-        each = self.shots + self.queries
-        classes = np.empty((len(indices), self.outputs), np.int64)
-        keys = np.empty((len(indices), self.outputs, int(self._counts.max())))
+        """Draw tasks as numbers: classes (tasks, ways) and rows (tasks, ways, shots + queries).
+
+        All must have the sizes of the first: where each draws its own, give one.
+        """
+        ways, shots = self.sizes(step, indices[0] if len(indices) else 0)
+        each = shots + self.queries
+        classes = np.empty((len(indices), ways), np.int64)
+        keys = np.empty((len(indices), ways, int(self._counts.max())))
         for i, index in enumerate(indices):
             random = task_generator(self.seed, self.split, step, index)
-            classes[i] = random.choice(len(self.classes), self.outputs, replace=False)
+            classes[i] = random.choice(len(self.classes), ways, replace=False)
             random.random(out=keys[i])
         # The images with the smallest random keys: drawing without replacement, in one go.
         keys[np.arange(keys.shape[-1]) >= self._counts[classes, None]] = 2.0
@@ -78,36 +103,54 @@ class ImageTasks(TaskStream):
         return [self.classes[c].name for c in self.draw(step, [index])[0][0]]
 
     def task(self, step: int, index: int) -> Task:
-        support, query = self.stack(step, [index])
-        return Task(Batch(support.x[0], support.y[0]), Batch(query.x[0], query.y[0]))
+        return split_tasks(self._alike(step, [index]))[0]
 
-    def stack(self, step: int, indices: Iterable[int]) -> Task:
+    def stack(self, step: int, indices: Iterable[int]) -> Tasks:
         indices = list(indices)
+        if self.ragged:
+            return [self.task(step, index) for index in indices]
+        return self._alike(step, indices)
+
+    def _alike(self, step: int, indices: Sequence[int]) -> Task:
+        """Return tasks of the same sizes in one go."""
         classes, rows = self.draw(step, indices)
-        images = self.images.pixels[rows]
+        images = self.images.read(rows)
         for turns in (1, 2, 3):
             turned = self._turns[classes] == turns
             if turned.any():
                 images[turned] = np.rot90(images[turned], turns, axes=(-2, -1))
         if self.augment is not None:
-            shape = (self.outputs * rows.shape[-1], *self.example_shape)
+            shape = (rows.shape[1] * rows.shape[2], *self.example_shape)
             for i, index in enumerate(indices):
                 random = task_generator(self.seed, self.split, step, index, "augmentation")
                 changed = self.augment(images[i].reshape(shape).copy(), random)
-                if changed.shape != shape or changed.dtype != np.uint8:
+                if changed.shape != shape or changed.dtype != images.dtype:
                     raise ValueError(
-                        f"augment gave {changed.dtype} {changed.shape} for uint8 {shape}; it must "
-                        f"keep type and shape"
+                        f"augment gave {changed.dtype} {changed.shape} for {images.dtype} {shape}; "
+                        f"it must keep type and shape"
                     )
                 images[i] = changed.reshape(images[i].shape)
-        support, query = images[:, :, : self.shots], images[:, :, self.shots :]
+        shots = rows.shape[2] - self.queries
+        support, query = images[:, :, :shots], images[:, :, shots:]
         return Task(self._batch(support), self._batch(query))
 
-    def _batch(self, images: Pixels) -> Batch:
-        tasks, ways, each = images.shape[:3]
-        x: Tensor = torch.from_numpy(images.reshape(tasks, ways * each, *self.example_shape))
+    def _batch(self, examples: NDArray[Any]) -> Batch:
+        tasks, ways, each = examples.shape[:3]
+        x = as_numbers(examples.reshape(tasks, ways * each, *self.example_shape))
         y = torch.arange(ways).repeat_interleave(each).repeat(tasks, 1)
-        return Batch(x.to(torch.float32).div_(255), y)
+        return Batch(x, y)
+
+
+def as_numbers(examples: NDArray[Any]) -> Tensor:
+    """Return what a model takes: bytes are pixels, scaled to [0, 1]; other integers are tokens.
+
+    >>> as_numbers(np.array([[3, 5]], np.int32))
+    tensor([[3, 5]])
+    """
+    if examples.dtype == np.uint8:
+        return torch.from_numpy(examples).to(torch.float32).div_(255)
+    whole = examples.dtype.kind in "iu"
+    return torch.from_numpy(examples.astype(np.int64 if whole else np.float32))
 
 
 def flip(images: Pixels, random: np.random.Generator) -> Pixels:

@@ -3,48 +3,24 @@
 import contextlib
 import hashlib
 import os
-import re
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 from metamirror.console import say
-from metamirror.core.files import expanded
+from metamirror.data.class_splits import seeded_splits
 from metamirror.data.image_set import SUFFIXES, ImageSet
 from metamirror.data.installing.layouts import Found, image_files, image_names, split_folders
+from metamirror.data.path_spec import absolute, parse_path
 from metamirror.data.readers.source import Source, open_source
 from metamirror.data.store import Store
 
 FOLDER_SIZE = 84
 """Height and width unless the user says otherwise: that of the common benchmarks."""
-HELD_OUT = 0.2
-"""The share of the classes that val takes, and test as well."""
-
-
-def parse_folder(spec: str) -> tuple[Path, int]:
-    """Return the path of `folder:PATH` and the seed of its class split.
-
-    >>> parse_folder("folder:my/birds:split_seed=3")
-    (PosixPath('my/birds'), 3)
-    """
-    rest, seed = spec.removeprefix("folder:"), 0
-    if match := re.fullmatch(r"(.+):split_seed=(\d{1,18})", rest):
-        rest, seed = match[1], int(match[2])
-    if not rest:
-        raise ValueError(f"{spec!r} names no folder: write folder:PATH")
-    return expanded(rest), seed
-
-
-def absolute_folder(spec: str) -> str:
-    """Name the same images so that they are found from anywhere."""
-    path, seed = parse_folder(spec)
-    return f"folder:{path.resolve()}" + (f":split_seed={seed}" if seed else "")
 
 
 def folder_name(spec: str) -> str:
     """Return the name of the user's images in the store, without their size."""
-    key = absolute_folder(spec).encode(errors="surrogateescape")
+    key = absolute(spec).encode(errors="surrogateescape")
     return f"folder-{hashlib.sha256(key).hexdigest()[:16]}"
 
 
@@ -54,7 +30,7 @@ def open_folder(
     """Open the user's images, converted at the first use and whenever the folder has changed."""
     from metamirror.data.installing.install import write
 
-    path, split_seed = parse_folder(spec)
+    _, path, _ = where = parse_path(spec, "folder")
     size = FOLDER_SIZE if image_size is None else image_size
     name = f"{folder_name(spec)}@{size}"
     with open_source(path, look_into_archives=False) as source:
@@ -62,7 +38,7 @@ def open_folder(
 
         def install() -> None:
             check_links(source)
-            found = split_folders(source) or split_at_random(source, split_seed)
+            found = split_folders(source) or split_at_random(source, where.split_seed)
             used = {entry for entry, _ in found.labels}
             if unused := [entry for entry in source.names if entry not in used]:
                 say(
@@ -113,10 +89,7 @@ def split_at_random(source: Source, seed: int) -> Found:
             f"{source.path} has {count} sub-folders with images; each is a class, and "
             f"train, val and test need one at least: {source.path}/CLASS/image.png"
         )
-    order = np.random.Generator(np.random.Philox(key=seed)).permutation(count)
-    held_out = max(1, round(HELD_OUT * count))
-    splits = ["test"] * held_out + ["val"] * held_out + ["train"] * (count - 2 * held_out)
-    split_of = {folder: splits[place] for folder, place in zip(classes, order, strict=True)}
+    split_of = dict(zip(classes, seeded_splits(count, seed), strict=True))
     found = image_files(source, (((split_of[f], f), name, None) for name, f in folders.items()))
     assert found is not None
     return found

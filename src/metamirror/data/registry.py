@@ -10,7 +10,9 @@ from pathlib import Path
 
 from metamirror.core.option_spec import NoOptions, parse_spec, read_options
 from metamirror.data.benchmarks import BENCHMARKS
+from metamirror.data.hugging_face import open_saved
 from metamirror.data.image_set import ImageClass, ImageSet
+from metamirror.data.own_arrays import open_arrays
 from metamirror.data.own_folder import open_folder
 from metamirror.data.store import Store, data_home
 from metamirror.data.task_stream import Sinusoid, TaskStream
@@ -46,7 +48,8 @@ def open_images(
     """Open the images of a data set, memory-mapped.
 
     Args:
-        spec: `glyphs`, a benchmark's name (its options may follow), or `folder:PATH`.
+        spec: `glyphs`, a benchmark's name (its options may follow), `folder:PATH`,
+            `arrays:FILE.npz` or `hf:PATH`.
         image_size: height and width, if other than stored; made once and kept.
         data_dir: where installed data live.
     """
@@ -126,4 +129,10 @@ DATA_SETS: dict[str, DataSet] = {
         for name, benchmark in BENCHMARKS.items()
     },
     "folder": DataSet("images of your own", "yours", images=open_folder, usage="folder:PATH"),
+    "arrays": DataSet(
+        "arrays x and y of your own", "yours", images=open_arrays, usage="arrays:FILE.npz"
+    ),
+    "hf": DataSet(
+        "a Hugging Face data set, saved on disk", "its own", images=open_saved, usage="hf:PATH"
+    ),
 }

@@ -6,14 +6,15 @@ from collections.abc import Iterable
 import numpy as np
 import torch
 
-from metamirror.core.tasks import Batch, Task
+from metamirror.core.tasks import Batch, Task, Tasks, forms, stack_tasks
 from metamirror.data.addressing import check_address, noise_seed, task_generator
 
 
 class TaskStream(ABC):
-    """An endless, stateless sequence of stacks of tasks: `stream[step]` holds `batch` of them.
+    """An endless, stateless sequence of tasks: `stream[step]` holds `batch` of them.
 
-    Nothing is drawn in order, so that resuming, distributing and comparing are exact.
+    They are a stack where all have the same shapes, and otherwise a list. Nothing is drawn in
+    order, so that resuming, distributing and comparing are exact.
     """
 
     example_shape: tuple[int, ...]
@@ -22,6 +23,12 @@ class TaskStream(ABC):
 
     identity: str = ""
     """A checksum of the data that tasks are drawn from; empty where they are generated."""
+
+    ragged: bool = False
+    """Whether tasks may differ in their shapes; `torch.func.vmap` is then not used on them."""
+
+    exact: bool = True
+    """Whether the same address gives the same task again, also in another process."""
 
     def __init__(self, split: str, shots: int, queries: int, seed: int, batch: int):
         check_address(seed, split)
@@ -39,13 +46,19 @@ class TaskStream(ABC):
         """Return the seeds of the noise that a method draws for the tasks of a step."""
         return [noise_seed(self.seed, self.split, step, i) for i in range(self.batch)]
 
-    def __getitem__(self, step: int) -> Task:
+    @property
+    def chance(self) -> float:
+        """The share of right answers that guessing gives, where answers are labels."""
+        return 1 / self.outputs
+
+    def __getitem__(self, step: int) -> Tasks:
         return self.stack(step, range(self.batch))
 
-    def stack(self, step: int, indices: Iterable[int]) -> Task:
+    def stack(self, step: int, indices: Iterable[int]) -> Tasks:
         """Return some tasks of a step: one rank's share, for example."""
-        parts = zip(*(self.task(step, index) for index in indices), strict=True)
-        return Task(*(Batch(*map(torch.stack, zip(*part, strict=True))) for part in parts))
+        tasks = [self.task(step, index) for index in indices]
+        alike = all(forms(task) == forms(tasks[0]) for task in tasks)
+        return stack_tasks(tasks) if alike else tasks
 
 
 class Sinusoid(TaskStream):

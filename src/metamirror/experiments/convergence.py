@@ -161,8 +161,8 @@ def same_tasks(streams: dict[Path, TaskStream]) -> dict[str, Any]:
         regression = stream.task(0, 0).query.y.is_floating_point()
         protocols[run] = {
             "data": config.data,
-            "ways": None if regression else stream.outputs,
-            "shots": stream.shots,
+            "ways": None if regression else config.ways if stream.ragged else stream.outputs,
+            "shots": config.shots if stream.ragged else stream.shots,
             "queries": stream.queries,
             "example": "x".join(map(str, stream.example_shape)),
             "norm": config.norm,

@@ -49,7 +49,7 @@ def _differences(rows: Sequence[Row]) -> list[Chart]:
     charts = []
     errors = any(row.measure == "mse" for row in rows)
     better = "MSE; left is better" if errors else "percentage points; right is better"
-    for count in sorted({row.shots for row in rows}):
+    for count in dict.fromkeys(row.shots for row in rows):
         dots = [
             (row.title, [Dot(row.title, style_of(row.method), *gap.values())])
             for row in rows

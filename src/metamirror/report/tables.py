@@ -13,6 +13,7 @@ from rich.table import Table as Screen
 from rich.text import Text
 
 from metamirror.core.files import write_atomically
+from metamirror.data.sizes import Count, as_count
 from metamirror.experiments.comparison.table import DIGITS, MISSING, Row, plus_minus
 from metamirror.methods import METHODS
 from metamirror.methods.registry import GROUPS, Group
@@ -83,7 +84,7 @@ def _read_row(found: dict[str, Any], measure: str, longest: int | None) -> Row:
         **words | {"title": words["title"] or words["method"]},
         **figures,
         group=_group(found),
-        shots=int(number(found.get("shots")) or 0),
+        shots=_shots(found.get("shots")),
         measure=measure,
         value=number(found.get(measure)),
         seeds=dicts_in(found.get("seeds")),
@@ -101,6 +102,13 @@ def _group(found: dict[str, Any]) -> Group:
     return next((group for group in GROUPS if group == found.get("group")), known)
 
 
+def _shots(found: object) -> Count:
+    try:
+        return as_count("shots", found)
+    except ValueError:
+        return 0
+
+
 def lay_out(protocol: str, rows: Sequence[Row]) -> Layout:
     """Return the columns of the paper's table, for each number of shots, and what we add."""
     measure = rows[0].measure if rows else "accuracy"
@@ -116,8 +124,8 @@ def lay_out(protocol: str, rows: Sequence[Row]) -> Layout:
     columns["extra parameters"] = "number"
     columns |= {f"{prefixes[n]}time / MAML": "number" for n in shots}
 
-    def cells(own: dict[int, Row]) -> list[Cell]:
-        def at(count: int, show: Callable[[Row], Cell]) -> Cell:
+    def cells(own: dict[Count, Row]) -> list[Cell]:
+        def at(count: Count, show: Callable[[Row], Cell]) -> Cell:
             return show(own[count]) if count in own else Cell(MISSING)
 
         first = next(iter(own.values()))
@@ -131,7 +139,7 @@ def lay_out(protocol: str, rows: Sequence[Row]) -> Layout:
             *(at(count, lambda row: _figure(row.relative_to_maml, ".2f")) for count in shots),
         ]
 
-    by_method: dict[Group, dict[str, dict[int, Row]]] = {group: {} for group in GROUPS}
+    by_method: dict[Group, dict[str, dict[Count, Row]]] = {group: {} for group in GROUPS}
     for row in rows:
         by_method[row.group].setdefault(row.method, {})[row.shots] = row
     several = sum(map(bool, by_method.values())) > 1
@@ -176,7 +184,7 @@ def _paired(row: Row) -> Cell:
 
 
 def _notes(rows: Sequence[Row]) -> list[str]:
-    counts: dict[str, dict[int, int]] = {}
+    counts: dict[str, dict[Count, int]] = {}
     for row in rows:
         if any(seed.get("seed") is not None for seed in row.seeds):
             counts.setdefault(row.method, {})[row.shots] = len(row.seeds)

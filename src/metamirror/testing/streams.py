@@ -2,8 +2,8 @@
 
 import torch
 
-from metamirror.core.checks import check_labels, check_task
-from metamirror.core.tasks import Batch, Task
+from metamirror.core.checks import check_labels, check_tasks
+from metamirror.core.tasks import Task, split_tasks
 from metamirror.data.task_stream import TaskStream
 from metamirror.testing.differences import named, require
 
@@ -26,27 +26,29 @@ def check_form(stream: TaskStream) -> None:
         tasks = stream[0]
         require(isinstance(stream.task(0, 0), Task), "stream.task(0, 0) is no Task: return a Task")
     try:
-        check_task(tasks)
-        for name, batch in zip(("support", "query"), tasks, strict=True):
-            check_labels(batch, name, stream.outputs)
+        each = split_tasks(check_tasks(tasks))
+        for task in each:
+            for name, batch in zip(("support", "query"), task, strict=True):
+                check_labels(batch, name, stream.outputs)
     except ValueError as error:
-        raise AssertionError(f"stream[0] is no stack of tasks: {error}") from error
-    x, y = tasks.support
-    require(len(x) == stream.batch, f"stream[0] holds {len(x)} tasks; batch is {stream.batch}")
+        raise AssertionError(f"stream[0] is no stack or list of tasks: {error}") from error
+    count = len(each)
+    require(count == stream.batch, f"stream[0] holds {count} tasks; batch is {stream.batch}")
     said = f"but example_shape is {stream.example_shape} and outputs is {stream.outputs}"
-    require(
-        tuple(x.shape[2:]) == tuple(stream.example_shape),
-        f"an example has shape {tuple(x.shape[2:])}, {said}: models are built from these",
-    )
-    if y.is_floating_point():
+    for i, ((x, y), query) in enumerate(each):
         require(
-            tuple(y.shape[2:]) == (stream.outputs,),
-            f"a target has shape {tuple(y.shape[2:])}, {said}: models are built from these",
+            tuple(x.shape[1:]) == tuple(stream.example_shape) or stream.ragged,
+            f"an example has shape {tuple(x.shape[1:])}, {said}: models are built from these",
         )
-    else:
-        for i, labels in enumerate(y.tolist()):
-            missing = sorted(set(range(stream.outputs)) - set(labels))
-            require(not missing, f"task {i} has no support example of the labels {missing}")
+        if y.is_floating_point():
+            require(
+                tuple(y.shape[1:]) == (stream.outputs,),
+                f"a target has shape {tuple(y.shape[1:])}, {said}: models are built from these",
+            )
+            continue
+        ways = int(query.y.max()) + 1 if stream.ragged else stream.outputs
+        missing = sorted(set(range(ways)) - set(y.tolist()))
+        require(not missing, f"task {i} has no support example of the labels {missing}")
 
 
 def check_repeats(stream: TaskStream) -> None:
@@ -58,14 +60,18 @@ def check_repeats(stream: TaskStream) -> None:
         again = [stream[step] for step in (5, 1, 0)][::-1]
         untouched = torch.equal(torch.get_rng_state(), before)
     require(
-        all(same_tasks(a, b) for a, b in zip(first, again, strict=True)),
+        all(
+            same_tasks(a, b)
+            for one, other in zip(first, again, strict=True)
+            for a, b in zip(split_tasks(one), split_tasks(other), strict=True)
+        ),
         "stream[step] changes with the order or with torch's random state: draw a task from "
         "metamirror.data.addressing.task_generator(seed, split, step, index) alone",
     )
     require(untouched, "drawing a task changes torch's random state: use a generator of its own")
     for index in range(stream.batch):
-        whole = Task(*(Batch(b.x[index], b.y[index]) for b in first[1]))
-        share = Task(*(Batch(b.x[0], b.y[0]) for b in stream.stack(1, [index])))
+        whole = split_tasks(first[1])[index]
+        share = split_tasks(stream.stack(1, [index]))[0]
         require(
             same_tasks(whole, stream.task(1, index)) and same_tasks(whole, share),
             f"task {index} of stream[1] is not stream.task(1, {index}): a task must not depend on "

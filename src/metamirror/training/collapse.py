@@ -23,7 +23,7 @@ class CollapseError(ValueError):
 
 
 def watch(
-    state: TrainingState, accuracy: float, config: RunConfig, outputs: int
+    state: TrainingState, accuracy: float, config: RunConfig, outputs: float
 ) -> tuple[float, bool] | None:
     """Count a step; at the end of a hundred steps at chance return their mean.
 
@@ -33,7 +33,7 @@ def watch(
         state: holds the counts, and what two hundreds of steps in a row have reached.
         accuracy: of this step, in percent; NaN for regression, which is not watched.
         config: says how many examples a step has.
-        outputs: the number of classes.
+        outputs: the number of classes; their harmonic mean, where it differs from task to task.
     """
     if math.isnan(accuracy):
         return None

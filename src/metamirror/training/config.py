@@ -11,9 +11,7 @@ from metamirror.core.checks import check_lr, check_steps
 from metamirror.core.files import read_json
 from metamirror.core.option_spec import convert
 from metamirror.core.settings import Norm
-
-MOST = 2**31 - 1
-"""The largest count: beyond it torch has errors of its own."""
+from metamirror.data.sizes import MOST, Count, as_count
 
 
 @dataclass(frozen=True)
@@ -21,15 +19,16 @@ class RunConfig:
     """The settings of one training run; the defaults are the paper's protocol."""
 
     method: str  # a method's key; its options may follow, as in blockiaf:variant=released.
-    data: str = "glyphs"  # the data set; folder:PATH takes images of your own.
+    # the data set; folder:PATH, arrays:FILE.npz and hf:PATH take your own.
+    data: str = "glyphs"
     # the network; by default conv4 for images and the MLP for anything else.
     model: Literal["conv4", "resnet12", "mlp"] | None = None
     width: int | None = None  # filters of the network's first layer; by default the model's own.
     # height and width of the images; by default as the data set has them.
     image_size: int | None = None
     augment: str = "none"  # changes to the images of training tasks, such as flip,shift.
-    ways: int = 5  # classes of a task.
-    shots: int = 1  # labelled examples a class (for regression: a task).
+    ways: Count = 5  # classes of a task, or a range of which each task draws, such as 5-20.
+    shots: Count = 1  # labelled examples a class (for regression: a task), or a range.
     queries: int = 15  # query examples a class (for regression: a task).
     steps: int | None = None  # inner steps, K; by default the method's own, of most 5.
     # inner learning rate, alpha, on losses that are means over examples; by default the method's
@@ -78,7 +77,9 @@ class RunConfig:
             check_steps(self.steps)
         if self.lr is not None:
             check_lr(self.lr)
-        counts = ["ways", "shots", "queries", "iterations", "tasks_per_step", "decay_every"]
+        as_count("ways", self.ways)
+        as_count("shots", self.shots)
+        counts = ["queries", "iterations", "tasks_per_step", "decay_every"]
         counts += ["checkpoint_every", "log_every", "width", "image_size"]
         self._demand(lambda v: 1 <= v <= MOST, f"in 1 .. {MOST}", *counts)
         self._demand(lambda v: 0 <= v <= MOST, f"in 0 .. {MOST}", "steps", "validate_every")

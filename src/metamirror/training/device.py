@@ -1,9 +1,11 @@
 """The device of a run, and tasks moved to it."""
 
+from typing import overload
+
 import torch
 from torch import Tensor, nn
 
-from metamirror.core.tasks import Batch, Task
+from metamirror.core.tasks import Batch, Task, Tasks
 
 
 def choose_device(name: str, local_rank: int = 0) -> torch.device:
@@ -31,11 +33,21 @@ def choose_device(name: str, local_rank: int = 0) -> torch.device:
     return device
 
 
-def place(task: Task, like: nn.Module) -> Task:
-    """Move a task to where a module's parameters are, its floating values to their type."""
+@overload
+def place(tasks: Task, like: nn.Module) -> Task: ...
+
+
+@overload
+def place(tasks: Tasks, like: nn.Module) -> Tasks: ...
+
+
+def place(tasks: Tasks, like: nn.Module) -> Tasks:
+    """Move tasks to where a module's parameters are, their floating values to their type."""
+    if not isinstance(tasks, Task):
+        return [place(task, like) for task in tasks]
     first = next(like.parameters())
 
     def move(tensor: Tensor) -> Tensor:
         return tensor.to(first.device, first.dtype if tensor.is_floating_point() else None)
 
-    return Task(*(Batch(move(x), move(y)) for x, y in task))
+    return Task(*(Batch(move(x), move(y)) for x, y in tasks))

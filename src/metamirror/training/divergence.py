@@ -27,8 +27,9 @@ def loss_of_guessing(stream: TaskStream) -> float:
     if not stream.task(0, 0).query.y.is_floating_point():
         return math.log(max(stream.outputs, 2))
     # Over many tasks: one alone may have targets close to 0.
-    targets = [stream.task(step, 0).query.y for step in range(64)]
-    return torch.stack(targets).double().square().mean().item() or 1.0
+    steps = range(64) if stream.exact else range(1)
+    targets = [stream.task(step, 0).query.y.flatten() for step in steps]
+    return torch.cat(targets).double().square().mean().item() or 1.0
 
 
 def explosion(config: RunConfig, state: TrainingState, guessing: float) -> str | None:

@@ -51,15 +51,24 @@ def build_model(config: RunConfig, stream: TaskStream) -> nn.Module:
         return models.build(name, inputs=math.prod(shape), outputs=stream.outputs, **hidden)
     if len(shape) != 3:
         raise ValueError(f"{name} takes images, and {config.data} has none: choose model mlp")
-    channels, size, _ = shape
-    width = {} if config.width is None else {"width": config.width}
-    return models.build(name, ways=stream.outputs, channels=channels, image_size=size, **width)
+    channels, size, width = shape
+    if size != width:
+        raise ValueError(
+            f"{name} takes square images, and those of {config.data} are {size}x{width}: crop them"
+        )
+    own = {} if config.width is None else {"width": config.width}
+    return models.build(name, ways=stream.outputs, channels=channels, image_size=size, **own)
 
 
 def build_learner(
     config: RunConfig, stream: TaskStream, device: torch.device | None = None
 ) -> Learner:
     """Return the learner of a run, at its seeded initialisation."""
+    if config.vectorize and stream.ragged:
+        raise ValueError(
+            f"vectorize is on, and the tasks of {config.data} with {config.ways} ways and "
+            f"{config.shots} shots differ in their shapes: leave it off"
+        )
     device = device or torch.device("cpu")
     config = resolved(config)
     torch.manual_seed(config.seed)
@@ -81,7 +90,7 @@ def build_learner(
         # Small operations gain by vmap, a CPU's convolutions lose.
         slower = device.type == "cpu" and any(isinstance(m, nn.Conv2d) for m in model.modules())
         able = learner.settings.adjoint.vectorizes and learner.settings.autocast is None
-        learner.configure(vectorize=able and not slower)
+        learner.configure(vectorize=able and not slower and not stream.ragged)
     return learner.to(device)
 
 

@@ -158,6 +158,12 @@ class Run:
         content = ranks.from_first(found)
         if content:
             self.state, self.best = checkpoint.unpack(content, origin, self.learner, self.optimizer)
+            if ranks.first and not self.stream.exact:
+                warn(
+                    f"{out} is continued on tasks from an iterator, after {self.state.step} steps' "
+                    f"worth of them: unless it repeats itself, the result is not that of an "
+                    f"undisturbed run"
+                )
         if ranks.first:
             self.publish()
             self.metrics = stack.enter_context(
@@ -206,7 +212,7 @@ class Run:
         """Return what is wrong, once, with a run that has just fallen back to guessing."""
         state, config, learner = self.state, self.config, self.learner
         accuracy = gradient.accuracy if gradient.finite else math.nan
-        found = collapse.watch(state, accuracy, config, self.stream.outputs)
+        found = collapse.watch(state, accuracy, config, 1 / self.stream.chance)
         if found is None or state.collapsed:
             return None
         mean, fell = found

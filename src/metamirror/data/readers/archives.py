@@ -200,19 +200,26 @@ _DESCRIPTIONS = (
 """Long names and other facts about the entry that follows, which tarfile holds in memory."""
 
 
-def read_npz(content: bytes, key: str, name: str) -> NDArray[Any]:
+def read_npz(content: bytes | Path, key: str, name: str) -> NDArray[Any]:
     """Return the array `key` of an npz called `name`, as a read-only view of its bytes.
 
-    `numpy.load` takes memory for any shape that a header claims, and unpacks without bounds.
+    From a file, an array that is not compressed is memory-mapped. `numpy.load` takes memory for any
+    shape that a header claims, and unpacks without bounds.
     """
-    with damage(name), zipfile.ZipFile(io.BytesIO(content)) as archive:
+    source = io.BytesIO(content) if isinstance(content, bytes) else content
+    with damage(name), zipfile.ZipFile(source) as archive:
         if f"{key}.npy" not in archive.namelist():
-            raise ValueError(f"it holds no array called {key}")
+            there = ", ".join(n.removesuffix(".npy") for n in archive.namelist()[:9]) or "none"
+            raise RefusedFile(f"{name} holds no array called {key}, but {there}")
         info = archive.getinfo(f"{key}.npy")
         check_readable(info, name)
+        data: Any
         with archive.open(info) as entry:
-            data = bounded(entry, LARGE, name, packed=info.compress_size)
-        stream = io.BytesIO(data)
+            if isinstance(content, Path) and info.compress_type == zipfile.ZIP_STORED:
+                data = _mapped(content, info)
+            else:
+                data = bounded(entry, LARGE, name, packed=info.compress_size)
+        stream = io.BytesIO(data[:_MAX_HEADER])
         try:
             old = npy.read_magic(stream) == (1, 0)
             read = npy.read_array_header_1_0 if old else npy.read_array_header_2_0
@@ -220,10 +227,25 @@ def read_npz(content: bytes, key: str, name: str) -> NDArray[Any]:
         except Exception as error:  # Python itself reads the header, as it would a program's line
             raise ValueError(f"its header is none of numpy's: {error}") from error
         start = stream.tell()
-        if dtype.hasobject or len(data) - start != math.prod(shape) * dtype.itemsize:
+        if dtype.hasobject:
+            raise RefusedFile(
+                f"the array {key} of {name} holds Python objects, which are not read: save it as "
+                f"numbers, or as words with .astype(str)"
+            )
+        if len(data) - start != math.prod(shape) * dtype.itemsize:
             raise ValueError(f"{len(data) - start:,} bytes for an array of {shape} {dtype}")
         found = np.frombuffer(data, dtype, offset=start)
         return found.reshape(shape, order="F" if columns_first else "C")
+
+
+def _mapped(path: Path, info: zipfile.ZipInfo) -> NDArray[np.uint8]:
+    """Return the bytes of an entry that is not compressed, memory-mapped."""
+    with path.open("rb") as file:
+        file.seek(info.header_offset)
+        # The entry's own header, whose extra field may be longer than the one in the list.
+        name, extra = struct.unpack("<26xHH", file.read(30))
+    start = info.header_offset + 30 + name + extra
+    return np.memmap(path, np.uint8, "r", offset=start, shape=(info.file_size,))
 
 
 def bounded(file: IO[bytes], limit: int, what: str, packed: int | None = None) -> bytes:

@@ -97,18 +97,16 @@ class Images:
         array = _in_range(as_array(x, name), name)
         shape = array.shape
         if array.ndim == 2:
-            # Rows of a table, as scikit-learn's tools hand them on.
-            examples, values = shape
-            full = self.channels * self.size**2
-            side = math.isqrt(values)
-            if values != full and side**2 != values:
+            # Rows of a table, as scikit-learn's tools hand them on. Of any other length they may
+            # be embeddings, and are no images unless the user says so.
+            size = (self.channels, self.size, self.size)
+            if shape[1] != math.prod(size):
                 raise ValueError(
-                    f"X has rows of {values} values, which is no square image: give images "
-                    f"(examples, height, width), or rows of {full} values for {self.channels} x "
-                    f"{self.size} x {self.size}"
+                    f"X has rows of {shape[1]} values, and this start takes rows of "
+                    f"{math.prod(size)}, for {self.channels} x {self.size} x {self.size}: give "
+                    f"images (examples, height, width), or a start that takes numbers for embeddings"
                 )
-            size = (self.channels, self.size, self.size) if values == full else (1, side, side)
-            return np.moveaxis(array.reshape(examples, *size), 1, 3)
+            return np.moveaxis(array.reshape(len(array), *size), 1, 3)
         if array.ndim == 3 and shape[2] in (3, 4) and shape[0] > 1:
             # No image is three pixels wide; one whose colours come last is a common slip.
             raise ValueError(

@@ -35,7 +35,7 @@ def evaluate(stream: TaskStream, count: int, learner: Learner | None) -> list[Ta
     results = []
     for i in range(count):
         task = stream.task(*divmod(i, stream.batch))
-        pixels = [batch.x.flatten(1) for batch in task]
+        pixels = [batch.x.flatten(1).to(torch.get_default_dtype()) for batch in task]
         support, query = pixels if learner is None else features(learner, task)
         labels, wanted = (batch.y.to(support.device) for batch in task)
         classes = labels.unique()

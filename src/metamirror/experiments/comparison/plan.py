@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from metamirror.data import ImageTasks, TaskStream
+from metamirror.data.sizes import Count
 from metamirror.experiments.comparison.jobs import Job
 from metamirror.experiments.comparison.search import Rates
 from metamirror.experiments.comparison.spec import Spec
@@ -79,7 +80,7 @@ def recipe(method: Method, iterations: int) -> dict[str, Any]:
     return found
 
 
-def open_streams(spec: Spec) -> dict[tuple[str, int], TaskStream]:
+def open_streams(spec: Spec) -> dict[tuple[str, Count], TaskStream]:
     """Return the tasks of every split, so that what is missing is named before training."""
     configs = {n: replace(spec.base, shots=n) for n in spec.shots}
     return {
@@ -96,7 +97,7 @@ def network_of(base: RunConfig, stream: TaskStream) -> torch.nn.Module:
 
 
 def make_rows(
-    spec: Spec, stream: TaskStream, chosen: Mapping[tuple[str, int], Rates] | None = None
+    spec: Spec, stream: TaskStream, chosen: Mapping[tuple[str, Count], Rates] | None = None
 ) -> list[Row]:
     """Return all rows: for each number of shots, methods and then controls.
 
@@ -126,11 +127,11 @@ def make_rows(
             for seed in range(base.seed, base.seed + seeds[row.runs]):
                 jobs[seed] = run_job(spec, row.runs, replace(config, seed=seed))
             known = METHODS[row.method].published if row.method in METHODS else {}
-            published = known.get(shots) if in_the_paper else None
+            published = known.get(shots) if in_the_paper and isinstance(shots, int) else None
             row = replace(row, shots=shots, jobs=jobs, published=published, extra_parameters=extra)
             here.append(row)
         if spec.controls and isinstance(stream, ImageTasks):
-            here += _nearest_mean_rows(spec, shots, here)
+            here += _nearest_mean_rows(spec, shots, stream, here)
         rows += here
     return rows
 
@@ -147,7 +148,9 @@ def _job(spec: Spec, name: str, work: Any, folder: str | None, config: dict[str,
     return Job(name, work, folder, config, "test", spec.test_tasks, out, spec.device, data_dir)
 
 
-def _nearest_mean_rows(spec: Spec, shots: int, rows: Sequence[Row]) -> list[Row]:
+def _nearest_mean_rows(
+    spec: Spec, shots: Count, stream: TaskStream, rows: Sequence[Row]
+) -> list[Row]:
     """Return the controls that do not adapt: on features of the baseline's start, on pixels."""
     control = partial(Row, geometry="none", group="control", shots=shots)
     found = []
@@ -166,7 +169,7 @@ def _nearest_mean_rows(spec: Spec, shots: int, rows: Sequence[Row]) -> list[Row]
     config = {key: getattr(shown, key) for key in keys}
     name = "nearest-mean-pixels"
     job = _job(spec, f"{name}-{shots}shot", "nearest mean of pixels", None, config)
-    title = "Nearest class mean, pixels"
+    title = f"Nearest class mean, {'pixels' if len(stream.example_shape) == 3 else 'inputs'}"
     return [*found, control(name, title, "no learning", jobs={None: job})]
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from metamirror.core.settings import Settings
 from metamirror.data import ImageTasks, TaskStream
+from metamirror.data.sizes import Count, in_words
 from metamirror.experiments.comparison.plan import SPLITS, network_of
 from metamirror.experiments.comparison.spec import PerRow, Spec
 from metamirror.experiments.comparison.table import Row
@@ -19,7 +20,7 @@ OF_A_ROW = ("method", "shots", "seed", "lr", "imports")
 def make_protocol(
     spec: Spec,
     rows: Sequence[Row],
-    streams: Mapping[tuple[str, int], TaskStream],
+    streams: Mapping[tuple[str, Count], TaskStream],
     search: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
     """Return the fields of table.json's `protocol`; `line` says them to people."""
@@ -69,10 +70,10 @@ def line(
         recipes.setdefault(_outer(replace(base, **outer)), []).append(label)
     words = [
         base.data,
-        classes and "x".join(map(str, shape[1:])) + f" pixels, {shape[0]} channel(s)",
+        classes and _example(shape),
         classes and "/".join(str(classes[s]) for s in SPLITS) + " classes (train/val/test)",
-        classes and f"{base.ways}-way",
-        " and ".join(f"{n}-shot" for n in fields["shots"]),
+        classes and _drawn(base.ways, "way"),
+        " and ".join(_drawn(n, "shot") for n in fields["shots"]),
         f"{base.queries} queries" + (" a class" if classes else ""),
         f"{network['name']} of width {network.get('width', network.get('hidden'))}",
         f"{PerRow({'': fields['steps'], **fields['own_steps']})} inner "
@@ -95,6 +96,15 @@ def line(
         f"seeds: {spec.seeds_of(list(fields['seeds'])) if len(counts) > 1 else counts.pop()}",
     ]
     return "; ".join(str(word) for word in words if word) + "."
+
+
+def _example(shape: Sequence[int]) -> str:
+    size = "x".join(map(str, shape[1:] if len(shape) == 3 else shape))
+    return f"{size} pixels, {shape[0]} channel(s)" if len(shape) == 3 else f"{size} numbers each"
+
+
+def _drawn(count: Count, what: str) -> str:
+    return in_words(count, what) + ("" if isinstance(count, int) else ", drawn for each task")
 
 
 def _step_sizes(

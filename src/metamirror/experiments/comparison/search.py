@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from metamirror.data.sizes import Count
 from metamirror.experiments.comparison.jobs import Job, Record
 from metamirror.experiments.comparison.table import Row
 from metamirror.training.config import parse_config
@@ -99,7 +100,7 @@ def best(scores: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     return top if worth(top) > -math.inf else None
 
 
-def chosen_rates(found: Mapping[str, Any] | None) -> dict[tuple[str, int], Rates]:
+def chosen_rates(found: Mapping[str, Any] | None) -> dict[tuple[str, Count], Rates]:
     """Return what a search chose, by row and shots."""
     rows = [] if found is None else found["rows"]
     return {

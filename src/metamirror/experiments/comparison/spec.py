@@ -7,6 +7,7 @@ from typing import Literal, TypeVar
 
 from metamirror.core.option_spec import convert, split_specs
 from metamirror.core.settings import Settings
+from metamirror.data.sizes import Count, as_count
 from metamirror.experiments.comparison.search import Search
 from metamirror.methods import METHODS, check_method, find_method
 from metamirror.training.config import RunConfig
@@ -36,7 +37,7 @@ class Spec:
 
     base: RunConfig
     methods: Sequence[str]
-    shots: Sequence[int]
+    shots: Sequence[Count]
     out: Path = Path()
     seeds: str = "1"
     lr: str = ""
@@ -99,6 +100,14 @@ def read_per_row(name: str, words: str, common: Value, labels: Sequence[str]) ->
 def read_numbers(name: str, words: str, kind: type[Value]) -> tuple[Value, ...]:
     """Return numbers from a list such as `1,5`, none of them twice."""
     found = tuple(convert(name, word.strip(), kind) for word in words.split(",") if word.strip())
+    if not found or len(set(found)) < len(found):
+        raise ValueError(f"{name} is {words!r}; give numbers such as 1,5, each once")
+    return found
+
+
+def read_counts(name: str, words: str) -> tuple[Count, ...]:
+    """Return counts from a list such as `1,5` or `1,5-20`, none of them twice."""
+    found = tuple(as_count(name, word) for word in words.split(",") if word.strip())
     if not found or len(set(found)) < len(found):
         raise ValueError(f"{name} is {words!r}; give numbers such as 1,5, each once")
     return found

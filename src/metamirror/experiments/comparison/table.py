@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from metamirror.data.sizes import Count
 from metamirror.experiments.comparison.jobs import Job, Record
 from metamirror.experiments.statistics import BASELINE, Figures, estimate
 from metamirror.methods.registry import Group
@@ -28,7 +29,7 @@ class Row:
     optimizer: str  # of the lower level
     geometry: str  # of the loss
     group: Group  # of methods, or "control" for what is added to compare with
-    shots: int  # examples a class
+    shots: Count  # examples a class, or a range of which each task draws
     measure: str = "accuracy"  # what `value` is: "accuracy" in percent, or "mse"
     value: float | None = None  # the mean over test tasks and seeds
     ci95: float | None = None  # half its 95 % interval
@@ -161,7 +162,7 @@ def with_bold(rows: Sequence[Row]) -> list[Row]:
 
     # An interval that is not finite decides nothing.
     able = [row for row in rows if row.status == "done" and row.ci95 == row.ci95]
-    limits: dict[int, float] = {}
+    limits: dict[Count, float] = {}
     for best in sorted(able, key=worth, reverse=True):
         limits.setdefault(best.shots, worth(best) - (best.ci95 or 0))
     return [replace(row, bold=row in able and worth(row) >= limits[row.shots]) for row in rows]

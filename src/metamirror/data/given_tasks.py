@@ -1,0 +1,96 @@
+"""Tasks that the user's own code makes: an object with `task(step, index)`, or an iterator."""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from metamirror.console import warn
+from metamirror.core.tasks import Batch, Task
+from metamirror.data.addressing import check_address
+from metamirror.data.task_stream import TaskStream
+
+
+class GivenTasks(TaskStream):
+    """The tasks of an object with a method `task(step, index)`.
+
+    What the object says of itself counts (`example_shape`, `outputs`, `ragged`, `identity`);
+    otherwise the first task says it, and tasks are taken to differ in their shapes.
+    """
+
+    def __init__(self, source: Any, split: str, seed: int, batch: int):
+        self.source = source
+        check_address(seed, split)
+        self.split, self.seed, self.batch = split, seed, batch
+        (x, y), (_, queries) = self.task(0, 0)
+        found = y.shape[-1] if y.is_floating_point() and y.dim() > 1 else 1
+        if not y.is_floating_point():
+            found = int(max(y.max(), queries.max())) + 1
+        self.outputs: int = getattr(source, "outputs", found)
+        classes = 1 if y.is_floating_point() else self.outputs
+        shots, asked = (max(1, len(part) // classes) for part in (y, queries))
+        super().__init__(split, shots, asked, seed, batch)
+        self.example_shape = tuple(getattr(source, "example_shape", x.shape[1:]))
+        self.ragged = getattr(source, "ragged", True)
+        self.identity = getattr(source, "identity", "")
+
+    def task(self, step: int, index: int) -> Task:
+        check_address(self.seed, self.split, step, index)
+        return as_task(self.source.task(step, index), f"task({step}, {index})")
+
+
+class IteratedTasks(GivenTasks):
+    """The tasks of an iterator, each once and in order: there is no going back in it.
+
+    Asked for a later task, it draws and forgets those between; so a resumed run goes on where it
+    was if the iterator gives the same tasks again, and only then.
+    """
+
+    exact = False
+
+    def __init__(self, source: Iterator[Any], split: str, seed: int, batch: int):
+        self._taken = 0
+        # The tasks of two steps, and what threads may ask for out of order.
+        self._recent: dict[int, Task] = {}
+        self._kept = 2 * batch + torch.get_num_threads()
+        self._lock = threading.Lock()
+        super().__init__(source, split, seed, batch)
+        warn(
+            "tasks come from an iterator: a resumed run draws as many again and leaves them out, "
+            "which is exact only if the iterator repeats itself; a class with task(step, index) "
+            "always is"
+        )
+
+    def task(self, step: int, index: int) -> Task:
+        check_address(self.seed, self.split, step, index)
+        number = step * self.batch + index
+        with self._lock:
+            while self._taken <= number:
+                try:
+                    value = next(self.source)
+                except StopIteration:
+                    raise ValueError(
+                        f"the iterator ended after {self._taken} tasks, and task {number} was "
+                        f"asked for: give an endless one"
+                    ) from None
+                self._recent[self._taken] = as_task(value, f"task {self._taken} of the iterator")
+                self._recent.pop(self._taken - self._kept, None)
+                self._taken += 1
+            if number not in self._recent:
+                raise ValueError(
+                    f"task {number} of the iterator has passed: where tasks are needed again, as "
+                    f"for validation, give a class with task(step, index)"
+                )
+            return self._recent[number]
+
+
+def as_task(value: Any, name: str) -> Task:
+    """Return one task of tensors, from pairs of anything that makes tensors."""
+    try:
+        support, query = (Batch(*map(torch.as_tensor, pair)) for pair in value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(
+            f"{name} is no task ({error}); give ((x, y), (x, y)), support and query"
+        ) from error
+    return Task(support, query)
