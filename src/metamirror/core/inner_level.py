@@ -1,6 +1,6 @@
 """The inner level of a learner: everything that adapting to one task needs."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -9,8 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from metamirror.core.adjoints import Adjoint
+from metamirror.core.adjoints import Adjoint, Detached, FirstOrder
+from metamirror.core.attention import AttentionWatch, plain_attention
 from metamirror.core.checks import check_labels, check_lr, check_steps
+from metamirror.core.derivatives import check_derivatives
 from metamirror.core.geometry import Geometry, GradientDescent, State
 from metamirror.core.inner_loop import Path, descend
 from metamirror.core.lower_level import LowerLevel
@@ -18,6 +20,7 @@ from metamirror.core.normalisation import (
     Statistics,
     fixed_statistics,
     recorded_statistics,
+    torch_layer_norms,
     torch_norms,
 )
 from metamirror.core.priors import Diagonal, Prior
@@ -47,9 +50,14 @@ class InnerLevel(nn.Module):
         self.prior = prior
         self.draws_noise = False
         """Whether the model was seen to draw random numbers, as a dropout layer does."""
+        self.attends = True
+        """Whether it may call fused attention; False once it was seen to run without."""
+        self._tried: set[tuple[bool, bool, bool]] = set()
         self._outputs: dict[tuple[torch.Size, torch.dtype, torch.device, bool], int] = {}
 
         learned = {name for name, p in model.named_parameters() if p.requires_grad}
+        if isinstance(adapts, str):
+            raise ValueError(f"adapts is {adapts!r}; give a list of names, or use make_learner")
         wanted = learned if adapts is None else set(adapts)
         if wanted - learned:
             raise ValueError(
@@ -103,6 +111,14 @@ class InnerLevel(nn.Module):
                 f"{(batch_norms + instance_norms)[0]} is a batch or instance normalisation of "
                 f"torch.nn, whose second-order gradients torch.func.vmap gets wrong without an "
                 f"error: {way_out}, or leave vectorize off"
+            )
+        layer_norms = torch_layer_norms(self.model, self.adapts)
+        if settings.vectorize and layer_norms and differentiates_twice(settings.adjoint):
+            raise ValueError(
+                f"{layer_norms[0]} is a layer normalisation of torch.nn, of whose scale, if it "
+                f"adapts, torch.func.vmap gets the second-order gradients wrong without an error: "
+                f"pass the model through metamirror.models.convert_layer_norm, or leave vectorize "
+                f"off"
             )
         if settings.norm == "inductive" and batch_norms:
             raise ValueError(
@@ -197,6 +213,9 @@ class InnerLevel(nn.Module):
         if phi0 is None and self.prior is not None:
             with torch.set_grad_enabled(adjoint.builds_graph):
                 phi0 = self.geometry.primal(state)
+        if self.attends and differentiates_twice(adjoint):
+            # Inside the lower level: a rematerialised step runs again, later.
+            lower = replace(lower, predict=_without_fusion(lower.predict))
         return descend(
             lower,
             self.geometry,
@@ -222,7 +241,10 @@ class InnerLevel(nn.Module):
         if low is not None:
             # Without its cache: inner parameters are new tensors at every step.
             precision = torch.autocast(x.device.type, low, cache_enabled=False)
-        with fixed_statistics(statistics) if statistics else nullcontext(), precision:
+        # Inside transforms nobody knows how often a result is differentiated.
+        nested = self.attends and torch._C._are_functorch_transforms_active()
+        attention = plain_attention() if nested else nullcontext()
+        with fixed_statistics(statistics) if statistics else nullcontext(), precision, attention:
             output: Tensor = functional_call(self.model, {**buffers, **phi}, (x,))
         # A loss is computed in full precision, whatever the model ran in.
         return output if low is None else output.to(next(iter(phi.values())).dtype)
@@ -243,7 +265,7 @@ class InnerLevel(nn.Module):
             return self._outputs[key]
         try:
             # A layer that draws noise must not shift the random state of what follows.
-            with torch.no_grad(), torch.random.fork_rng():
+            with torch.no_grad(), torch.random.fork_rng(), AttentionWatch() as watch:
                 before = torch.get_rng_state()
                 # Twice: torch's batch normalisation refuses to train on one example.
                 output = self.predict(self.theta(), torch.cat([example, example]))
@@ -254,11 +276,41 @@ class InnerLevel(nn.Module):
                 f"the model does not take an example of shape {tuple(example.shape[1:])} and type "
                 f"{example.dtype}: {error}"
             ) from error
+        self.attends = watch.seen or (self.attends and bool(self._outputs))
         self._outputs[key] = output.shape[-1] if output.dim() else 1
         return self._outputs[key]
+
+    def check_derivatives(self, x: Tensor) -> None:
+        """Refuse a model that torch cannot differentiate as these settings need, before training."""
+        s = self.settings
+        twice = differentiates_twice(s.adjoint)
+        key = (twice, s.vectorize, self.model.training)
+        if key in self._tried or self.steps == 0 or x.device.type == "meta":
+            return
+
+        predict = _without_fusion(self.predict) if twice else self.predict
+        example = torch.cat([x[:1], x[:1]])
+        with torch.random.fork_rng():
+            check_derivatives(
+                predict, self.model, self.theta(), example, twice=twice, vectorize=s.vectorize
+            )
+        self._tried.add(key)
 
     def check_outputs(self, batch: Batch, name: str) -> None:
         """Name a wrong shape or label before it fails deep inside torch, or not at all."""
         outputs = self.outputs(batch.x)
         if self.settings.loss is None and not batch.y.is_floating_point():
             check_labels(batch, name, outputs)
+
+
+def differentiates_twice(adjoint: Adjoint) -> bool:
+    """Return whether an adjoint takes second derivatives of the model."""
+    return not isinstance(adjoint, FirstOrder | Detached)
+
+
+def _without_fusion(predict: Callable[..., Any]) -> Callable[..., Any]:
+    def run(phi: Params, x: Any) -> Any:
+        with plain_attention():
+            return predict(phi, x)
+
+    return run

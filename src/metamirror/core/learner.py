@@ -214,6 +214,7 @@ class Learner(InnerLevel):
             raise ValueError(f"{len(seeds)} seeds for {count} tasks; give one per task")
         for name, (x, y) in (("support", tasks.support), ("query", tasks.query)):
             self.check_outputs(Batch(x.flatten(0, 1), y.flatten(0, 1)), name)
+        self.check_derivatives(tasks.support.x.flatten(0, 1))
         return [self.noise(None if seeds is None else seeds[i]) for i in range(count)]
 
 

@@ -1,7 +1,7 @@
 """The registry. A new method is one file beside this one and one line here."""
 
-import copy
-from dataclasses import fields
+from copy import deepcopy
+from dataclasses import fields, replace
 from importlib import import_module
 from typing import Any
 
@@ -11,7 +11,7 @@ from metamirror.core import priors
 from metamirror.core.learner import Learner
 from metamirror.core.option_spec import parse_spec
 from metamirror.core.settings import Settings
-from metamirror.methods.named_parameters import learned
+from metamirror.methods import adapting
 from metamirror.methods.registry import Method, Parts
 from metamirror.mirror_maps.mirror_descent import MirrorDescent
 from metamirror.models import MODELS
@@ -33,23 +33,35 @@ METHODS: dict[str, Method] = {
 }
 """Every method by its key, in the order of the paper's table."""
 
-COMMON = (*(field.name for field in fields(Settings)), "prior", "first_order", "recompute")
+OTHERS = ("prior", "adapts", "copy", "first_order", "recompute")
+
+COMMON = (*(field.name for field in fields(Settings)), *OTHERS)
 """What every method takes as a keyword, beside its own options."""
 
-COMMON_WORDS = ("adjoint", "start")
+COMMON_WORDS = ("adjoint", "start", "adapts")
 """Those that may also follow a method's key, as in `metasgd:adjoint=first`."""
 
-__all__ = ["METHODS", "Method", "Parts", "find_method", "make_learner"]
+__all__ = ["METHODS", "Method", "Parts", "check_method", "find_method", "make_learner"]
 
 
 def find_method(spec: str) -> tuple[Method, dict[str, str]]:
     """Return the method and the options of a specification such as `metasgd:positive=true`."""
     if not isinstance(spec, str):
         raise ValueError(f"method is {spec!r}; give a name, one of {', '.join(METHODS)}")
+    spec, adapts = adapting.cut_out(spec)
     key, options = parse_spec(spec)
     if key not in METHODS:
         raise ValueError(f"no method is called {key!r}; choose from {', '.join(METHODS)}")
-    return METHODS[key], options
+    return METHODS[key], options if adapts is None else {**options, "adapts": adapts}
+
+
+def check_method(spec: str) -> None:
+    """Refuse a specification of which a word is wrong, before a learner is built from it."""
+    method, words = find_method(spec)
+    common = {name: words.pop(name) for name in COMMON_WORDS if name in words}
+    common.pop("adapts", None)  # which depends on the model
+    method.make_options(words, COMMON)
+    Settings(**common)  # type: ignore[arg-type]
 
 
 def make_learner(method: str, model: nn.Module, **options: Any) -> Learner:
@@ -59,9 +71,11 @@ def make_learner(method: str, model: nn.Module, **options: Any) -> Learner:
         method: a key of `METHODS`; options may follow, as in `blockiaf:variant=released` or
             `metasgd:adjoint=first`.
         model: any module. It is copied: the learner's own parameters are in `learner.parameters()`.
+            With `copy=False` the learner takes the model itself, which training then changes.
         **options: the settings (`steps`, `lr`, `adjoint`, `loss`, `norm`, `vectorize`,
-            `autocast`, `start`), a `prior` (a `Prior`, or a word such as `isotropic:0.1`), the
-            short forms `first_order` and `recompute` of an adjoint, and the method's own options.
+            `autocast`, `start`), what `adapts` ("head", "bias", "last:2", "lora:rank=4", names; by
+            default all), a `prior` (a `Prior`, or a word such as `isotropic:0.1`), the short forms
+            `first_order` and `recompute` of an adjoint, and the method's own options.
 
     >>> import metamirror as mm
     >>> learner = mm.make_learner("metasgd", mm.models.MLP(1, 1), steps=1, lr=0.01, positive=True)
@@ -77,16 +91,17 @@ def make_learner(method: str, model: nn.Module, **options: Any) -> Learner:
         )
     common = {name: options.pop(name) for name in COMMON if name in options}
     common |= {name: words.pop(name) for name in COMMON_WORDS if name in words}
-    chosen = found.make_options({**words, **options})
+    chosen = found.make_options({**words, **options}, COMMON)
     common = {**found.defaults, **_adjoint(common)}
     prior = common.pop("prior", None)
+    own = deepcopy(model) if _flag("copy", common.pop("copy", True)) else model
+    adapts = adapting.spelled(common.pop("adapts", None))
     settings = Settings(**common)
-    parts = found.build(copy.deepcopy(model), chosen, settings)
+    parts = _built(found, own, chosen, settings, adapts)
     if settings.start == "dual" and not isinstance(parts.geometry, MirrorDescent):
         raise ValueError(f"start is 'dual'; {found.key} has no mirror map, and so no dual start")
     if isinstance(prior, str):
-        start = learned(parts.model)
-        prior = priors.make(prior, {name: start[name] for name in parts.adapts or start})
+        prior = priors.make(prior, {n: parts.model.get_parameter(n) for n in parts.adapts or ()})
     learner = Learner(
         parts.model,
         parts.geometry,
@@ -103,6 +118,7 @@ def make_learner(method: str, model: nn.Module, **options: Any) -> Learner:
     learner.config = {
         "method": found.key,
         "options": vars(chosen).copy(),
+        "adapts": adapts,
         # What the method was built for; the learner's own step size may be changed later.
         "built_lr": settings.lr,
         # A class of the user's own may derive from one of ours, or have a config of its own.
@@ -111,13 +127,32 @@ def make_learner(method: str, model: nn.Module, **options: Any) -> Learner:
     return learner
 
 
+def _built(
+    method: Method, model: nn.Module, options: Any, settings: Settings, adapts: str
+) -> Parts:
+    """Return the method's parts, made for what adapts and for nothing else."""
+    names = adapting.choose(model, adapts)
+    vars(model).pop("adapted_modes", None)
+    if adapts != "all":
+        vars(model)["adapted_modes"] = adapting.long_axes(model, names)
+    with adapting.only(model, names):
+        parts = method.build(model, options, settings)
+    return replace(parts, adapts=parts.adapts or names)
+
+
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} is {value!r}; give True or False")
+    return value
+
+
 def _adjoint(common: dict[str, Any]) -> dict[str, Any]:
     """Replace the short forms `first_order` and `recompute` by the adjoint that they stand for."""
     for name, adjoint in (("first_order", "first"), ("recompute", "rematerialised")):
-        flag = common.pop(name, False)
-        if not isinstance(flag, bool):
-            raise ValueError(f"{name} is {flag!r}; give True or False")
-        if flag and common.setdefault("adjoint", adjoint) != adjoint:
+        if (
+            _flag(name, common.pop(name, False))
+            and common.setdefault("adjoint", adjoint) != adjoint
+        ):
             raise ValueError(
                 f"{name} stands for adjoint={adjoint}, and adjoint is {common['adjoint']}: "
                 f"give one of them"

@@ -4,12 +4,20 @@ from typing import Any
 
 from torch import nn
 
-from metamirror.core.normalisation import BatchNorm, convert_batch_norm
+from metamirror.core.normalisation import BatchNorm, convert_batch_norm, convert_layer_norm
 from metamirror.models.conv4 import Conv4
 from metamirror.models.mlp import MLP
 from metamirror.models.resnet12 import ResNet12
+from metamirror.models.text import TextTransformer
+from metamirror.models.vit import ViT
 
-MODELS: dict[str, type[nn.Module]] = {"conv4": Conv4, "resnet12": ResNet12, "mlp": MLP}
+MODELS: dict[str, type[nn.Module]] = {
+    "conv4": Conv4,
+    "resnet12": ResNet12,
+    "vit": ViT,
+    "text": TextTransformer,
+    "mlp": MLP,
+}
 """Models by the names that `metamirror train --model` takes."""
 
 __all__ = [
@@ -18,8 +26,11 @@ __all__ = [
     "BatchNorm",
     "Conv4",
     "ResNet12",
+    "TextTransformer",
+    "ViT",
     "build",
     "convert_batch_norm",
+    "convert_layer_norm",
     "head_of",
 ]
 

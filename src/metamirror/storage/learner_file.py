@@ -134,6 +134,7 @@ def restore(
             config["method"],
             own,
             **{**{name: config[name] for name in SETTINGS}, "lr": config["built_lr"]},
+            adapts=config["adapts"],
             loss=loss,
             prior=prior if prior is not None else config["prior"],
             **config["options"],
@@ -175,9 +176,11 @@ def checked(description: Any, origin: object) -> dict[str, Any]:
     if missing := FIELDS - set(description):
         raise ValueError(f"{origin} is damaged: it lacks {sorted(missing)}")
     kinds = {"method": str, "options": dict, "model": dict | None, "frozen": list}
+    kinds |= {"adapts": str} if "adapts" in description else {}
     if odd := [name for name, kind in kinds.items() if not isinstance(description[name], kind)]:
         raise ValueError(f"{origin} is damaged: {odd[0]} is {description[odd[0]]!r}")
-    return dict(description)
+    # Files from before one could choose what adapts do not have it.
+    return {"adapts": "all", **description}
 
 
 def _upgraded(description: dict[str, Any], origin: object) -> dict[str, Any]:

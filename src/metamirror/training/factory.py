@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from metamirror import models
+from metamirror.core.geometry import Inserted
 from metamirror.core.learner import Learner
 from metamirror.data import TaskStream, tasks
 from metamirror.methods import make_learner
@@ -64,6 +65,7 @@ def build_learner(
         first_order=config.first_order,
         norm=config.norm,
         **({} if config.prior is None else {"prior": config.prior}),
+        **({} if config.adapts == "all" else {"adapts": config.adapts}),
         vectorize=config.vectorize is True and config.autocast == "none",
         # Runs from before the adjoint slot may have both, and the result is that of first order.
         recompute=config.recompute and not config.first_order,
@@ -77,14 +79,13 @@ def build_learner(
     return learner.to(device)
 
 
-def extra_parameters(method: str, model: nn.Module) -> int:
+def extra_parameters(method: str, model: nn.Module, adapts: str = "all") -> int:
     """Return how many parameters a method learns besides the start; the model may be a meta one."""
-    learner = make_learner(method, model)
-    learned, start = (
-        sum(p.numel() for p in module.parameters() if p.requires_grad)
-        for module in (learner, model)
-    )
-    return learned - start
+    learner = make_learner(method, model, **({} if adapts == "all" else {"adapts": adapts}))
+    own = [m for m in learner.model.modules() if isinstance(m, Inserted)]
+    inserted = {id(p) for m in own for p in m.parameters()}
+    start = {id(p) for p in learner.model.parameters()} - inserted
+    return sum(p.numel() for p in learner.parameters() if p.requires_grad and id(p) not in start)
 
 
 def use_precision(learner: Learner, config: RunConfig) -> None:

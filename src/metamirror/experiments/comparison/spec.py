@@ -7,7 +7,7 @@ from typing import Literal, TypeVar
 
 from metamirror.core.option_spec import convert
 from metamirror.experiments.comparison.search import Search
-from metamirror.methods import METHODS, find_method
+from metamirror.methods import METHODS, check_method
 from metamirror.training.config import RunConfig
 
 Value = TypeVar("Value", int, float)
@@ -104,8 +104,7 @@ def read_methods(words: str) -> list[str]:
     if not names:
         raise ValueError(f"methods is {words!r}; give all, or names such as maml,metasgd")
     for name in names:
-        method, options = find_method(name)
-        method.make_options(options)
+        check_method(name)
         if names.count(name) > 1:
             raise ValueError(f"methods names {name} twice")
     return names
