@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
+import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
@@ -19,6 +20,7 @@ class _PlainAttention:
         self._lock = threading.Lock()
         self._inside = 0
         self._held: AbstractContextManager[Any]
+        self._fast_path = True
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
@@ -26,6 +28,9 @@ class _PlainAttention:
             if self._inside == 0:
                 self._held = sdpa_kernel(SDPBackend.MATH)
                 self._held.__enter__()
+                # That of nn.MultiheadAttention and nn.TransformerEncoderLayer, in evaluation.
+                self._fast_path = torch.backends.mha.get_fastpath_enabled()
+                torch.backends.mha.set_fastpath_enabled(False)
             self._inside += 1
         try:
             yield
@@ -34,6 +39,7 @@ class _PlainAttention:
                 self._inside -= 1
                 if self._inside == 0:
                     self._held.__exit__(None, None, None)
+                    torch.backends.mha.set_fastpath_enabled(self._fast_path)
 
 
 plain_attention = _PlainAttention()

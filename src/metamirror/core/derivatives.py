@@ -1,6 +1,7 @@
 """A trial of the derivatives that training will need, on two examples, before it begins."""
 
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -48,7 +49,7 @@ def check_derivatives(
     what = f"{name} ({type(kind).__name__})" if name else type(model).__name__
     out = [f"use {instead} instead"] if instead else ["replace it"]
     out += ["leave vectorize off"] if vectorize else ["choose adjoint='first'"]
-    out += [f"leave it out of what adapts (adapts={'...'!r})"] if name and not vectorize else []
+    out += ["let something else adapt, as in adapts='head'"] if name and not vectorize else []
     reason = str(error).split("\n")[0].rstrip(".")[:160]
     raise ValueError(
         f"torch cannot differentiate {what} {way}: {', or '.join(out)} ({reason})"
@@ -56,9 +57,16 @@ def check_derivatives(
 
 
 def failure(
-    call: Call, theta: Params, outer: list[Tensor], x: Any, twice: bool, vectorize: bool
+    call: Call, theta: Params, outer: Sequence[Tensor], x: Any, twice: bool, vectorize: bool
 ) -> Exception | None:
     """Return the error of one inner step and its meta-gradient, or None."""
+    with warnings.catch_warnings(action="ignore"):  # of operations that vmap runs one by one
+        return _failure(call, theta, outer, x, twice, vectorize)
+
+
+def _failure(
+    call: Call, theta: Params, outer: Sequence[Tensor], x: Any, twice: bool, vectorize: bool
+) -> Exception | None:
     try:
         if vectorize:
 

@@ -97,6 +97,7 @@ class InnerLevel(nn.Module):
         """
         if "start" in changes:
             raise ValueError("start belongs to how a learner was built: give it to make_learner")
+        Settings.check_names(changes)
         self._use(replace(self.settings, **changes))
 
     def _use(self, settings: Settings) -> None:
@@ -281,7 +282,7 @@ class InnerLevel(nn.Module):
         return self._outputs[key]
 
     def check_derivatives(self, x: Tensor) -> None:
-        """Refuse a model that torch cannot differentiate as these settings need, before training."""
+        """Refuse a model that torch cannot differentiate as these settings need."""
         s = self.settings
         twice = differentiates_twice(s.adjoint)
         key = (twice, s.vectorize, self.model.training)

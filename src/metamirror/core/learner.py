@@ -71,6 +71,7 @@ class Learner(InnerLevel):
         settings: Settings | None = None,
         **keywords: Any,
     ):
+        Settings.check_names(keywords)
         super().__init__(model, geometry, start, prior, adapts, settings or Settings(**keywords))
         self.objective = objective or QueryLoss()
         self.config: dict[str, Any] | None = None

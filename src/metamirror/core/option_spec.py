@@ -91,6 +91,7 @@ def refused(owner: str, name: str, known: Sequence[str], also: Sequence[str] = (
     near = meant(name, [*known, *also])
     question = f"did you mean {near!r}? " if near else ""
     rule = f"its options are {', '.join(known)}" if known else "it has no options"
+    rule += f"; every method has {', '.join(also)}" if also and not near else ""
     return ValueError(f"{owner} has no option {name!r}; {question}{rule}")
 
 

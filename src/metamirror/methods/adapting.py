@@ -112,6 +112,8 @@ def choose(model: nn.Module, adapts: str) -> list[str]:
     if loras:
         wanted |= _with_updates(model, loras[0], wanted)
     if not wanted:
+        if not any(p.requires_grad for p in model.parameters()):
+            raise ValueError("no parameter adapts: the model has none that requires a gradient")
         raise ValueError(f"adapts is {adapts!r}, and the model has no such learned parameter")
     return [name for name, _ in model.named_parameters() if name in wanted]
 

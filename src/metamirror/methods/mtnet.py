@@ -162,8 +162,8 @@ def build(model: nn.Module, options: Options, settings: Settings) -> Parts:
             layers[layer] = (module.weight.shape[0], owned)
     if not layers:
         raise ValueError(
-            "mtnet finds no linear layer or plain convolution to mix in this model, of which weight "
-            "and bias adapt"
+            "mtnet finds no linear layer or plain convolution to mix in this model, of which "
+            "weight and bias adapt"
         )
     geometry = TransformedGeometry(layers, options.masks, options.mask_logit, options.temperature)
     return Parts(model, geometry)

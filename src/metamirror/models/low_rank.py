@@ -40,7 +40,8 @@ class _Add:
         self.update = update
 
     def __call__(self, module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
-        return output + self.update(inputs[0])
+        update: Tensor = self.update(inputs[0])
+        return output + update
 
 
 class _Merge:
@@ -76,14 +77,15 @@ def insert(model: nn.Module, rank: int, alpha: float, skipped: set[int]) -> list
         skipped: ids of weights that get none.
     """
     attentions = [m for m in model.modules() if isinstance(m, nn.MultiheadAttention)]
-    inside = {id(m.out_proj) for m in attentions}
+    skipped = skipped | {id(m.out_proj) for m in attentions}
     updates: list[LowRank] = []
 
     def update_of(owner: nn.Module, name: str, child: str) -> LowRank:
         if hasattr(owner, child):
             raise ValueError(f"a layer has an attribute {child!r} already: rename it")
         weight: Tensor = getattr(owner, name)
-        made = LowRank(*weight.shape, rank=rank, alpha=alpha).to(weight)
+        outputs, inputs = weight.shape
+        made = LowRank(outputs, inputs, rank, alpha).to(weight)
         owner.add_module(child, made)
         updates.append(made)
         return made
@@ -103,7 +105,6 @@ def insert(model: nn.Module, rank: int, alpha: float, skipped: set[int]) -> list
             if merge.updates:
                 module.register_forward_pre_hook(merge.put)
                 module.register_forward_hook(merge.take_back, always_call=True)
-        elif isinstance(module, nn.Linear) and id(module) not in inside:
-            if id(module.weight) not in skipped:
-                module.register_forward_hook(_Add(update_of(module, "weight", "lora")))
+        elif isinstance(module, nn.Linear) and not {id(module), id(module.weight)} & skipped:
+            module.register_forward_hook(_Add(update_of(module, "weight", "lora")))
     return updates

@@ -24,7 +24,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and a two-layer network, each behind a layer normalisation and beside a short cut."""
+    """Attention, then a two-layer network: each behind a normalisation, beside a short cut."""
 
     def __init__(self, width: int, heads: int, hidden: int):
         super().__init__()

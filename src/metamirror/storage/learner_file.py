@@ -146,7 +146,9 @@ def restore(
         raise ValueError(f"{described_in} holds a model of the user's own class: pass model=...")
     else:
         # What a file claims is compared with what it holds before time and memory are spent on it.
-        if any(isinstance(v, list) and len(v) > len(tensors) for v in config["model"].values()):
+        depths = [len(v) for v in config["model"].values() if isinstance(v, list)]
+        depth = config["model"].get("depth", 0)
+        if any(isinstance(n, int) and n > len(tensors) for n in (*depths, depth)):
             raise ValueError(f"{described_in} describes more layers than {origin} has tensors")
         try:
             with torch.device("meta"):
@@ -175,12 +177,12 @@ def checked(description: Any, origin: object) -> dict[str, Any]:
         description = _upgraded(description, origin)
     if missing := FIELDS - set(description):
         raise ValueError(f"{origin} is damaged: it lacks {sorted(missing)}")
-    kinds = {"method": str, "options": dict, "model": dict | None, "frozen": list}
-    kinds |= {"adapts": str} if "adapts" in description else {}
+    # Files from before one could choose what adapts do not have it.
+    description = {"adapts": "all", **description}
+    kinds = {"method": str, "options": dict, "model": dict | None, "frozen": list, "adapts": str}
     if odd := [name for name, kind in kinds.items() if not isinstance(description[name], kind)]:
         raise ValueError(f"{origin} is damaged: {odd[0]} is {description[odd[0]]!r}")
-    # Files from before one could choose what adapts do not have it.
-    return {"adapts": "all", **description}
+    return dict(description)
 
 
 def _upgraded(description: dict[str, Any], origin: object) -> dict[str, Any]:

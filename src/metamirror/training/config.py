@@ -7,6 +7,7 @@ from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
+from metamirror import models
 from metamirror.core.checks import check_lr, check_steps
 from metamirror.core.files import read_json
 from metamirror.core.option_spec import convert
@@ -22,8 +23,9 @@ class RunConfig:
 
     method: str  # a method's key; its options may follow, as in blockiaf:variant=released.
     data: str = "glyphs"  # the data set; folder:PATH takes images of your own.
-    # the network; by default conv4 for images and the MLP for anything else.
-    model: Literal["conv4", "resnet12", "mlp"] | None = None
+    # the network: conv4, resnet12, vit, text or mlp, with options as in vit:depth=6; by default
+    # conv4 for images and the MLP for anything else.
+    model: str | None = None
     width: int | None = None  # filters of the network's first layer; by default the model's own.
     # height and width of the images; by default as the data set has them.
     image_size: int | None = None
@@ -76,6 +78,8 @@ class RunConfig:
         """Refuse values that no run can have; methods and data sets check their own."""
         check_steps(self.steps)
         check_lr(self.lr)
+        if self.model is not None:
+            models.parse(self.model)
         counts = ["ways", "shots", "queries", "iterations", "tasks_per_step", "decay_every"]
         counts += ["checkpoint_every", "log_every", "width", "image_size"]
         self._demand(lambda v: 1 <= v <= MOST, f"in 1 .. {MOST}", *counts)

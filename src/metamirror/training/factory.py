@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -39,15 +40,20 @@ def build_stream(
 def build_model(config: RunConfig, stream: TaskStream) -> nn.Module:
     """Return the network of a run, made for the examples of its tasks."""
     shape = stream.example_shape
-    name = config.model or ("conv4" if len(shape) == 3 else "mlp")
+    name, options = models.parse(config.model or ("conv4" if len(shape) == 3 else "mlp"))
     if name == "mlp":
         hidden = {} if config.width is None else {"hidden": (config.width, config.width)}
-        return models.build(name, inputs=math.prod(shape), outputs=stream.outputs, **hidden)
+        fitting: dict[str, Any] = {"inputs": math.prod(shape), "outputs": stream.outputs, **hidden}
+        return models.build(name, **fitting | options)
+    fitting = {"ways": stream.outputs} | ({} if config.width is None else {"width": config.width})
+    if name == "text":
+        if len(shape) != 1:
+            raise ValueError(f"text takes rows of tokens, and {config.data} has {shape} numbers")
+        return models.build(name, **fitting | {"length": shape[0]} | options)
     if len(shape) != 3:
         raise ValueError(f"{name} takes images, and {config.data} has none: choose model mlp")
     channels, size, _ = shape
-    width = {} if config.width is None else {"width": config.width}
-    return models.build(name, ways=stream.outputs, channels=channels, image_size=size, **width)
+    return models.build(name, **fitting | {"channels": channels, "image_size": size} | options)
 
 
 def build_learner(
