@@ -1,6 +1,6 @@
 """The inner level of a learner: everything that adapting to one task needs."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -9,13 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from metamirror.core.adjoints import Adjoint
-from metamirror.core.checks import (
-    asked_outputs,
-    check_labels,
-    check_lr,
-    check_steps,
-)
+from metamirror.core.adjoints import Adjoint, Detached, FirstOrder
+from metamirror.core.attention import AttentionWatch, plain_attention
+from metamirror.core.checks import asked_outputs, check_labels, check_lr, check_steps
+from metamirror.core.derivatives import check_derivatives
 from metamirror.core.geometry import Geometry, GradientDescent, State
 from metamirror.core.inner_loop import Path, descend, detached
 from metamirror.core.layer_calls import recorded_calls
@@ -24,6 +21,7 @@ from metamirror.core.normalisation import (
     Statistics,
     fixed_statistics,
     recorded_statistics,
+    torch_layer_norms,
     torch_norms,
 )
 from metamirror.core.priors import Diagonal, Prior
@@ -59,10 +57,15 @@ class InnerLevel(nn.Module):
         An objective may read it as `episode.inner.progress`, to anneal something. 1 says that
         training is over, and is what a learner has that nobody trains.
         """
+        self.attends = True
+        """Whether it may call fused attention; False once it was seen to run without."""
+        self._tried: set[tuple[bool, bool, bool]] = set()
         self._outputs: dict[tuple[torch.Size, torch.dtype, torch.device, bool], int] = {}
 
         computed = self.start.computed
         learned = {n for n, p in model.named_parameters() if p.requires_grad or n in computed}
+        if isinstance(adapts, str):
+            raise ValueError(f"adapts is {adapts!r}; give a list of names, or use make_learner")
         wanted = learned if adapts is None else set(adapts)
         if wanted - learned:
             raise ValueError(
@@ -109,6 +112,7 @@ class InnerLevel(nn.Module):
         """
         if "start" in changes:
             raise ValueError("start belongs to how a learner was built: give it to make_learner")
+        Settings.check_names(changes)
         self._use(replace(self.settings, **changes))
 
     def _use(self, settings: Settings) -> None:
@@ -123,6 +127,14 @@ class InnerLevel(nn.Module):
                 f"{(batch_norms + instance_norms)[0]} is a batch or instance normalisation of "
                 f"torch.nn, whose second-order gradients torch.func.vmap gets wrong without an "
                 f"error: {way_out}, or leave vectorize off"
+            )
+        layer_norms = torch_layer_norms(self.model, self.adapts)
+        if settings.vectorize and layer_norms and differentiates_twice(settings.adjoint):
+            raise ValueError(
+                f"{layer_norms[0]} is a layer normalisation of torch.nn, of whose scale, if it "
+                f"adapts, torch.func.vmap gets the second-order gradients wrong without an error: "
+                f"pass the model through metamirror.models.convert_layer_norm, or leave vectorize "
+                f"off"
             )
         if settings.norm == "inductive" and batch_norms:
             raise ValueError(
@@ -262,6 +274,9 @@ class InnerLevel(nn.Module):
             begun: State = self.geometry.begin(z, prepared, {})
             return begun
 
+        if self.attends and differentiates_twice(adjoint):
+            # Inside the lower level: a rematerialised step runs again, later.
+            lower = replace(lower, predict=_without_fusion(lower.predict))
         return descend(
             self.geometry.lower_level(lower, state),
             self.geometry,
@@ -288,7 +303,10 @@ class InnerLevel(nn.Module):
         if low is not None:
             # Without its cache: inner parameters are new tensors at every step.
             precision = torch.autocast(x.device.type, low, cache_enabled=False)
-        with fixed_statistics(statistics) if statistics else nullcontext(), precision:
+        # Inside transforms nobody knows how often a result is differentiated.
+        nested = self.attends and torch._C._are_functorch_transforms_active()
+        attention = plain_attention() if nested else nullcontext()
+        with fixed_statistics(statistics) if statistics else nullcontext(), precision, attention:
             output: Tensor = functional_call(self.model, {**buffers, **phi}, (x,))
         # A loss is computed in full precision, whatever the model ran in.
         return output if low is None else output.to(next(iter(phi.values())).dtype)
@@ -320,7 +338,7 @@ class InnerLevel(nn.Module):
             return self._outputs[key]
         try:
             # A layer that draws noise must not shift the random state of what follows.
-            with torch.no_grad(), torch.random.fork_rng():
+            with torch.no_grad(), torch.random.fork_rng(), AttentionWatch() as watch:
                 before = torch.get_rng_state()
                 # Twice: torch's batch normalisation refuses to train on one example.
                 output = self.predict(self.theta(), torch.cat([example, example]))
@@ -332,6 +350,7 @@ class InnerLevel(nn.Module):
                 f"the model does not take an example of shape {tuple(example.shape[1:])} and type "
                 f"{example.dtype}: {why}"
             ) from error
+        self.attends = watch.seen or (self.attends and bool(self._outputs))
         self._outputs[key] = output.shape[-1] if output.dim() else 1
         return self._outputs[key]
 
@@ -344,6 +363,22 @@ class InnerLevel(nn.Module):
         bound = not self.geometry.any_outputs or isinstance(self.prior, Diagonal)
         rests = (self.steps if steps is None else steps) == 0 and not self.geometry.moves_start
         return self.start.any_outputs and (rests or not bound)
+
+    def check_derivatives(self, x: Tensor) -> None:
+        """Refuse a model that torch cannot differentiate as these settings need."""
+        s = self.settings
+        twice = differentiates_twice(s.adjoint)
+        key = (twice, s.vectorize, self.model.training)
+        if key in self._tried or self.steps == 0 or x.device.type == "meta":
+            return
+
+        predict = _without_fusion(self.predict) if twice else self.predict
+        example = torch.cat([x[:1], x[:1]])
+        with torch.random.fork_rng():
+            check_derivatives(
+                predict, self.model, self.theta(), example, twice=twice, vectorize=s.vectorize
+            )
+        self._tried.add(key)
 
     def check_outputs(self, batch: Batch, name: str, outputs: int | None = None) -> None:
         """Name a wrong shape or label before it fails deep inside torch, or not at all."""
@@ -364,3 +399,16 @@ class InnerLevel(nn.Module):
                 f"maml:start=prototypes does, which takes any number"
             )
         return asked
+
+
+def differentiates_twice(adjoint: Adjoint) -> bool:
+    """Return whether an adjoint takes second derivatives of the model."""
+    return not isinstance(adjoint, FirstOrder | Detached)
+
+
+def _without_fusion(predict: Callable[..., Any]) -> Callable[..., Any]:
+    def run(phi: Params, x: Any) -> Any:
+        with plain_attention():
+            return predict(phi, x)
+
+    return run

@@ -94,6 +94,7 @@ class Learner(InnerLevel):
         settings: Settings | None = None,
         **keywords: Any,
     ):
+        Settings.check_names(keywords)
         super().__init__(model, geometry, start, prior, adapts, settings or Settings(**keywords))
         self.objective = objective or QueryLoss()
         self.config: dict[str, Any] | None = None
@@ -269,6 +270,7 @@ class Learner(InnerLevel):
             outputs = self.asked_outputs(task.support)
             self.check_outputs(task.support, f"{where}support", outputs)
             self.check_outputs(task.query, f"{where}query", outputs)
+            self.check_derivatives(task.support.x)
         if self.start.any_outputs:
             for task in each:
                 check_every_class(task.support.y, outputs if whole else None)

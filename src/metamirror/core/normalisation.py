@@ -4,7 +4,7 @@
 written from a mean and a reciprocal root does not.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -70,6 +70,22 @@ class BatchNorm(nn.Module):
         return f"{self.channels}, eps={self.eps}"
 
 
+class LayerNorm(nn.LayerNorm):
+    """`torch.nn.LayerNorm` whose scale is multiplied by hand, with the same parameters.
+
+    Where scales differ from task to task, `torch.func.vmap` gets the second-order gradients of
+    torch's wrong, without an error.
+
+    >>> LayerNorm(8)(torch.randn(3, 8)).shape
+    torch.Size([3, 8])
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = nn.functional.layer_norm(x, self.normalized_shape, eps=self.eps)
+        x = x if self.weight is None else x * self.weight
+        return x if self.bias is None else x + self.bias
+
+
 @contextmanager
 def recorded_statistics() -> Iterator[Statistics]:
     """Collect the statistics that a forward pass inside the block uses."""
@@ -101,6 +117,32 @@ def torch_norms(model: nn.Module) -> tuple[list[str], list[str]]:
         for kind in (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
     )
     return batch, instance
+
+
+def torch_layer_norms(model: nn.Module, names: Iterable[str]) -> list[str]:
+    """Return the names of torch.nn's layer normalisations whose scale is among these parameters."""
+    scales = set(names)
+    return [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, nn.LayerNorm)
+        and not isinstance(module, LayerNorm)
+        and f"{name}.weight".lstrip(".") in scales
+    ]
+
+
+def convert_layer_norm(model: nn.Module) -> nn.Module:
+    """Replace every `torch.nn.LayerNorm` by `LayerNorm`, in place, and return the model.
+
+    >>> net = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4))
+    >>> isinstance(convert_layer_norm(net)[1], LayerNorm)
+    True
+    """
+    for module in model.modules():
+        if type(module) is nn.LayerNorm:
+            # They differ in nothing but what they compute with.
+            module.__class__ = LayerNorm
+    return model
 
 
 def convert_batch_norm(model: nn.Module) -> nn.Module:

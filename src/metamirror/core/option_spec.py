@@ -1,7 +1,8 @@
 """Values from the words of a command line or the fields of a file, checked against a type."""
 
+import difflib
 import types
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -58,15 +59,53 @@ def convert(name: str, value: Any, kind: Any) -> Any:
     return value
 
 
-def read_options(owner: str, kind: type, given: Mapping[str, Any]) -> Any:
-    """Return an options dataclass, from keywords or from the words of a command line."""
+SYNONYMS = {
+    "alpha": "lr",
+    "learning_rate": "lr",
+    "step_size": "lr",
+    "k": "steps",
+    "loss_fn": "loss",
+    "criterion": "loss",
+    "vmap": "vectorize",
+    "amp": "autocast",
+    "fomaml": "first_order",
+    "checkpointing": "recompute",
+}
+"""What other libraries call options of ours."""
+
+
+def meant(name: str, known: Iterable[str]) -> str | None:
+    """Return the option that a wrong name stands for, if one is near.
+
+    >>> meant("inner_lr", ["steps", "lr"]), meant("num_steps", ["steps", "lr"])
+    ('lr', 'steps')
+    """
+    options, parts = list(known), name.lower().split("_")
+    candidates = [SYNONYMS.get(word, word) for word in ("_".join(parts), *parts)]
+    near = difflib.get_close_matches(name.lower(), options, n=1)
+    return next((option for option in (*candidates, *near) if option in options), None)
+
+
+def refused(owner: str, name: str, known: Sequence[str], also: Sequence[str] = ()) -> ValueError:
+    """Return the error for an option that does not exist; `also` has further ones to be meant."""
+    near = meant(name, [*known, *also])
+    question = f"did you mean {near!r}? " if near else ""
+    rule = f"its options are {', '.join(known)}" if known else "it has no options"
+    rule += f"; every method has {', '.join(also)}" if also and not near else ""
+    return ValueError(f"{owner} has no option {name!r}; {question}{rule}")
+
+
+def read_options(owner: str, kind: type, given: Mapping[str, Any], also: Sequence[str] = ()) -> Any:
+    """Return an options dataclass, from keywords or from the words of a command line.
+
+    `also` has names that may have been meant, beside the options.
+    """
     hints = get_type_hints(kind)
     known = [f.name for f in fields(kind)]
     values = {}
     for name, value in given.items():
         if name not in known:
-            rule = f"its options are {', '.join(known)}" if known else "it has no options"
-            raise ValueError(f"{owner} has no option {name!r}; {rule}")
+            raise refused(owner, name, known, also)
         values[name] = convert(f"{owner}:{name}", value, hints[name])
     return kind(**values)
 

@@ -1,6 +1,7 @@
 """The settings that every method has in common, in one frozen object."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
 import torch
@@ -8,6 +9,7 @@ import torch
 from metamirror.core import adjoints
 from metamirror.core.adjoints import Adjoint, Unrolled
 from metamirror.core.checks import check_lr, check_steps
+from metamirror.core.option_spec import refused
 from metamirror.core.tasks import Loss
 
 Norm = Literal["transductive", "inductive"]
@@ -42,6 +44,13 @@ class Settings:
     vectorize: bool = False
     autocast: torch.dtype | None = None
     start: StartKind | None = None
+
+    @classmethod
+    def check_names(cls, given: Iterable[str]) -> None:
+        """Refuse names that no setting has, and say which one was meant."""
+        known = [field.name for field in fields(cls)]
+        if unknown := [name for name in given if name not in known]:
+            raise refused("a learner", unknown[0], known)
 
     def __post_init__(self) -> None:
         check_steps(self.steps)

@@ -172,7 +172,7 @@ def measure_cost(
     with torch.device("meta"):
         model = work.model()
     # Before any process starts, so that a wrong name is said at once.
-    extra = {method: extra_parameters(method, model, work.steps) for method in methods}
+    extra = {method: extra_parameters(method, model, steps=work.steps) for method in methods}
     programs = [timing.Program(m, partial(prepare, m, work, imports), count) for m in methods]
 
     def row(worker: timing.Worker, against: timing.Ratio) -> dict[str, Any]:

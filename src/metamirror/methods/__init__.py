@@ -1,7 +1,7 @@
 """The registry. A new method is one file beside this one and one line here."""
 
-import copy
-from dataclasses import fields
+from copy import deepcopy
+from dataclasses import fields, replace
 from importlib import import_module
 from typing import Any
 
@@ -13,7 +13,7 @@ from metamirror.core.adjoints import ADJOINTS
 from metamirror.core.learner import Learner
 from metamirror.core.option_spec import parse_spec
 from metamirror.core.settings import Settings
-from metamirror.methods.named_parameters import learned
+from metamirror.methods import adapting
 from metamirror.methods.registry import Method, Parts
 from metamirror.mirror_maps.mirror_descent import MirrorDescent
 from metamirror.models import MODELS
@@ -49,10 +49,12 @@ METHODS: dict[str, Method] = {
 }
 """Every method by its key, group by group, the paper's in the order of its table."""
 
-COMMON = (*(field.name for field in fields(Settings)), "prior", "first_order", "recompute")
+OTHERS = ("prior", "adapts", "copy", "first_order", "recompute")
+
+COMMON = (*(field.name for field in fields(Settings)), *OTHERS)
 """What every method takes as a keyword, beside its own options."""
 
-COMMON_WORDS = ("adjoint", "start")
+COMMON_WORDS = ("adjoint", "start", "adapts")
 """Those that may also follow a method's key, as in `metasgd:adjoint=first`."""
 
 __all__ = ["METHODS", "Method", "Parts", "check_method", "find_method", "make_learner"]
@@ -66,6 +68,7 @@ def find_method(spec: str) -> tuple[Method, dict[str, str]]:
     """
     if not isinstance(spec, str):
         raise ValueError(f"method is {spec!r}; give a name, one of {', '.join(METHODS)}")
+    spec, adapts = adapting.cut_out(spec)
     key, options = parse_spec(spec.replace(",", ":"))
     if key not in METHODS:
         raise ValueError(f"no method is called {key!r}; choose from {', '.join(METHODS)}")
@@ -75,14 +78,15 @@ def find_method(spec: str) -> tuple[Method, dict[str, str]]:
     if own:
         words = ",".join(f"{name}={options.pop(name)}" for name in own)
         options["adjoint"] += f":{words}"
-    return METHODS[key], options
+    return METHODS[key], options if adapts is None else {**options, "adapts": adapts}
 
 
 def check_method(spec: str) -> None:
     """Refuse a specification of which a word is wrong, before a learner is built from it."""
     method, words = find_method(spec)
     common = {name: words.pop(name) for name in COMMON_WORDS if name in words}
-    method.make_options(words)
+    common.pop("adapts", None)  # which depends on the model
+    method.make_options(words, COMMON)
     Settings(**common)  # type: ignore[arg-type]
 
 
@@ -93,9 +97,11 @@ def make_learner(method: str, model: nn.Module, **options: Any) -> Learner:
         method: a key of `METHODS`; options may follow, as in `blockiaf:variant=released` or
             `metasgd:adjoint=first`.
         model: any module. It is copied: the learner's own parameters are in `learner.parameters()`.
+            With `copy=False` the learner takes the model itself, which training then changes.
         **options: the settings (`steps`, `lr`, `adjoint`, `loss`, `norm`, `vectorize`,
-            `autocast`, `start`), a `prior` (a `Prior`, or a word such as `isotropic:0.1`), the
-            short forms `first_order` and `recompute` of an adjoint, and the method's own options.
+            `autocast`, `start`), what `adapts` ("head", "bias", "last:2", "lora:rank=4", names; by
+            default all), a `prior` (a `Prior`, or a word such as `isotropic:0.1`), the short forms
+            `first_order` and `recompute` of an adjoint, and the method's own options.
 
     >>> import metamirror as mm
     >>> learner = mm.make_learner("metasgd", mm.models.MLP(1, 1), steps=1, lr=0.01, positive=True)
@@ -111,7 +117,7 @@ def make_learner(method: str, model: nn.Module, **options: Any) -> Learner:
         )
     common = {name: options.pop(name) for name in COMMON if name in options}
     common |= {name: words.pop(name) for name in COMMON_WORDS if name in words}
-    chosen = found.make_options({**words, **options})
+    chosen = found.make_options({**words, **options}, COMMON)
     if common.get("start", "") is None:
         del common["start"]
     common = {**found.defaults, **_adjoint(common)}
@@ -121,21 +127,21 @@ def make_learner(method: str, model: nn.Module, **options: Any) -> Learner:
             f"{found.defaults['start']!r}: another one goes with maml, as in maml:start=ridge"
         )
     prior = common.pop("prior", None)
+    own = deepcopy(model) if _flag("copy", common.pop("copy", True)) else model
+    adapts = adapting.spelled(common.pop("adapts", None))
     settings = Settings(**common)
-    parts = found.build(copy.deepcopy(model), chosen, settings)
+    parts = _built(found, own, chosen, settings, adapts)
     if settings.start == "dual" and not isinstance(parts.geometry, MirrorDescent):
         raise ValueError(f"start is 'dual'; {found.key} has no mirror map, and so no dual start")
-    theta = learned(parts.model)
-    adapts = parts.adapts or list(theta)
     if prior is None or prior == priors.OF_THE_METHOD:
         prior = parts.prior
     elif isinstance(prior, str):
-        prior = priors.make(prior, {name: theta[name] for name in adapts})
+        prior = priors.make(prior, {n: parts.model.get_parameter(n) for n in parts.adapts or ()})
     start = parts.start
     if settings.computes_head:
         if start is not None:
             raise ValueError(f"start is {settings.start!r}; {found.key} has a start of its own")
-        start = heads.make(str(settings.start), model, parts.adapts or learned(model))
+        start = heads.make(str(settings.start), parts.model, parts.adapts or ())
     learner = Learner(
         parts.model,
         parts.geometry,
@@ -152,6 +158,7 @@ def make_learner(method: str, model: nn.Module, **options: Any) -> Learner:
     learner.config = {
         "method": found.key,
         "options": vars(chosen).copy(),
+        "adapts": adapts,
         # What the method was built for; the learner's own may be changed later.
         "built_lr": settings.lr,
         "built_steps": settings.steps,
@@ -161,13 +168,33 @@ def make_learner(method: str, model: nn.Module, **options: Any) -> Learner:
     return learner
 
 
+def _built(
+    method: Method, model: nn.Module, options: Any, settings: Settings, adapts: str
+) -> Parts:
+    """Return the method's parts, made for what adapts and for nothing else."""
+    names = adapting.choose(model, adapts)
+    vars(model).pop("adapted_modes", None)
+    if adapts != "all":
+        vars(model)["adapted_modes"] = adapting.long_axes(model, names)
+    with adapting.only(model, names):
+        parts = method.build(model, options, settings)
+        # Of the model that the method has made of it.
+        return replace(parts, adapts=parts.adapts or list(learned(parts.model)))
+
+
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} is {value!r}; give True or False")
+    return value
+
+
 def _adjoint(common: dict[str, Any]) -> dict[str, Any]:
     """Replace the short forms `first_order` and `recompute` by the adjoint that they stand for."""
     for name, adjoint in (("first_order", "first"), ("recompute", "rematerialised")):
-        flag = common.pop(name, False)
-        if not isinstance(flag, bool):
-            raise ValueError(f"{name} is {flag!r}; give True or False")
-        if flag and common.setdefault("adjoint", adjoint) != adjoint:
+        if (
+            _flag(name, common.pop(name, False))
+            and common.setdefault("adjoint", adjoint) != adjoint
+        ):
             raise ValueError(
                 f"{name} stands for adjoint={adjoint}, and adjoint is {common['adjoint']}: "
                 f"give one of them"

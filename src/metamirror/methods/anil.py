@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from torch import nn
 
 from metamirror.core.settings import Settings
+from metamirror.methods.adapting import choose
 from metamirror.methods.named_parameters import parameters_of
 from metamirror.methods.registry import Method, Parts
-from metamirror.models import head_of
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,8 @@ class Options:
 
 def build(model: nn.Module, options: Options, settings: Settings) -> Parts:
     """Adapt the head alone; the outer level learns the body."""
-    return Parts(model, adapts=parameters_of(model, options.head or head_of(model)))
+    named = parameters_of(model, options.head) if options.head else choose(model, "head")
+    return Parts(model, adapts=named)
 
 
 METHOD = Method(

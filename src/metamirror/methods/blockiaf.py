@@ -7,7 +7,7 @@ from torch import nn
 
 from metamirror.core.mirror_map import MirrorMap
 from metamirror.core.settings import Point, Settings
-from metamirror.methods.named_parameters import learned
+from metamirror.methods.named_parameters import layers_of, learned, modes_of
 from metamirror.methods.registry import Method, Parts
 from metamirror.mirror_maps.base import spread
 from metamirror.mirror_maps.block_iaf import BlockIAF, Heads, Parametrisation, Scale
@@ -83,11 +83,13 @@ def build(model: nn.Module, options: Options, settings: Settings) -> Parts:
     start = learned(model)
     shapes = {name: tuple(p.shape) for name, p in start.items()}
     chosen["units"] = {name: spread(p) for name, p in start.items()}
+    modes = modes_of(model) if isinstance(options.blocks, str) else {}
+    blocks = (layers_of(model) if options.blocks == "layer" else None) or options.blocks
     maps: list[MirrorMap] = []
     for i in range(options.flows):
         if options.mixing == "kronecker":
-            maps.append(KroneckerMixing(shapes, getattr(model, "modes", None)))
-        maps.append(BlockIAF(shapes, blocks=options.blocks, reverse=bool(i % 2), **chosen))
+            maps.append(KroneckerMixing(shapes, {**getattr(model, "modes", {}), **modes}))
+        maps.append(BlockIAF(shapes, blocks=blocks, modes=modes, reverse=bool(i % 2), **chosen))
     g = maps[0] if len(maps) == 1 else Composition(maps)
     own: Point = "primal" if options.variant == "live" else "dual"
     return Parts(model, MirrorDescent(g, start=settings.point(own)))

@@ -7,7 +7,7 @@ from torch import nn
 
 from metamirror.core.mirror_map import MirrorMap
 from metamirror.core.settings import Settings
-from metamirror.methods.named_parameters import learned
+from metamirror.methods.named_parameters import learned, modes_of
 from metamirror.methods.registry import Method, Parts
 from metamirror.mirror_maps.bounded_metric import Metric
 from metamirror.mirror_maps.elementwise import Elementwise
@@ -55,7 +55,7 @@ def build(model: nn.Module, options: Options, settings: Settings) -> Parts:
             terms=1 if options.terms is None else options.terms,
             rho=options.rho,
             log_range=options.log_range,
-            modes=getattr(model, "modes", None),
+            modes={**getattr(model, "modes", {}), **modes_of(model)},
         )
     return Parts(model, MirrorDescent(g, start=settings.point()))
 

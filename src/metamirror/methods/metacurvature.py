@@ -15,7 +15,7 @@ from metamirror.core.mirror_map import MirrorMap
 from metamirror.core.settings import Settings
 from metamirror.core.tasks import Params
 from metamirror.linalg.kronecker import Shape, ShapeGroups, kronecker_product, module_list
-from metamirror.methods.named_parameters import learned
+from metamirror.methods.named_parameters import learned, modes_of
 from metamirror.methods.registry import Method, Parts
 from metamirror.mirror_maps.quadratic import Linear
 
@@ -72,8 +72,12 @@ class KroneckerGeometry(Preconditioner):
 
 def build(model: nn.Module, options: Options, settings: Settings) -> Parts:
     """Learn factors for every parameter of the model."""
-    modes = getattr(model, "modes", {}) if options.head == "folded" else {}
-    return Parts(model, KroneckerGeometry(learned(model), modes, options.variant, options.vectors))
+    own = getattr(model, "modes", {}) if options.head == "folded" else {}
+    start = learned(model)
+    # Vectors are multiplied elementwise, however long they are.
+    long = {name: modes for name, modes in modes_of(model).items() if start[name].dim() > 1}
+    modes = {**own, **long}
+    return Parts(model, KroneckerGeometry(start, modes, options.variant, options.vectors))
 
 
 METHOD = Method(

@@ -8,6 +8,7 @@ gradient whatever its size; its last layer starts at zero in one of its two fact
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from metamirror.core.mirror_map import MirrorMap
 from metamirror.core.settings import Settings
 from metamirror.core.tasks import Params
 from metamirror.linalg.kronecker import Shape, ShapeGroups, fold, kronecker_product, module_list
-from metamirror.methods.named_parameters import learned
+from metamirror.methods.named_parameters import learned, modes_of
 from metamirror.methods.registry import Method, Parts
 from metamirror.mirror_maps.quadratic import KroneckerMetric, Linear
 
@@ -53,10 +54,11 @@ def matrix_modes(shape: Shape) -> Shape:
 class KroneckerTransform(nn.Module):
     """Gradients to directions: one network per tensor, several tensors of a shape at once."""
 
-    def __init__(self, shapes: Params, psd: bool, hidden: int):
+    def __init__(self, shapes: Params, modes: Mapping[str, Shape], psd: bool, hidden: int):
         super().__init__()
         stored = {name: tuple(t.shape) for name, t in shapes.items()}
-        self.groups = ShapeGroups(stored, {name: matrix_modes(s) for name, s in stored.items()})
+        self.modes = {name: matrix_modes(modes.get(name, s)) for name, s in stored.items()}
+        self.groups = ShapeGroups(stored, self.modes)
         self.psd = psd
         stacks = [(len(names), n, m) for (_, n, m), names in self.groups.members.items()]
         self.linear = module_list(
@@ -83,8 +85,7 @@ class KroneckerTransform(nn.Module):
             for (shape, names), pair in zip(self.groups.members.items(), self.linear, strict=True)
             for i, name in enumerate(names)
         }
-        modes = {name: matrix_modes(shape) for name, shape in self.groups.shapes.items()}
-        return KroneckerMetric(self.groups.shapes, factors, modes)
+        return KroneckerMetric(self.groups.shapes, factors, self.modes)
 
 
 def _hidden_layers(count: int, n: int, m: int, hidden: int) -> Any:
@@ -158,7 +159,7 @@ def build(model: nn.Module, options: Options, settings: Settings) -> Parts:
     """Learn a transform for every parameter of the model."""
     if options.hidden < 0:
         raise ValueError(f"metakfo:hidden is {options.hidden}; it must be at least 0")
-    transform = KroneckerTransform(learned(model), options.psd, options.hidden)
+    transform = KroneckerTransform(learned(model), modes_of(model), options.psd, options.hidden)
     return Parts(model, TransformGeometry(transform, options.adapt_transform))
 
 

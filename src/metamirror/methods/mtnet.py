@@ -19,6 +19,7 @@ from metamirror.core.tasks import Params, tensor_like
 from metamirror.methods.registry import Method, Parts
 from metamirror.mirror_maps.quadratic import Linear
 from metamirror.models import head_of
+from metamirror.models.low_rank import LowRank
 
 
 @dataclass(frozen=True)
@@ -152,6 +153,9 @@ def build(model: nn.Module, options: Options, settings: Settings) -> Parts:
     skipped = head_of(model) if not options.head else None
     layers: dict[str, tuple[int, list[str]]] = {}
     for layer, module in model.named_modules():
+        if isinstance(module, LowRank) and id(module.A) in names:
+            # Between A and B stand as many units as the update's rank: they are mixed and masked.
+            layers[layer] = (len(module.A), [names[id(module.A)]])
         if layer == skipped or not _can_mix(module):
             continue
         bias = [] if module.bias is None else [module.bias]
@@ -161,7 +165,10 @@ def build(model: nn.Module, options: Options, settings: Settings) -> Parts:
         if len(owned) == 1 + len(bias) and not taken & set(owned):
             layers[layer] = (module.weight.shape[0], owned)
     if not layers:
-        raise ValueError("mtnet finds no linear layer or plain convolution to mix in this model")
+        raise ValueError(
+            "mtnet finds no linear layer or plain convolution to mix in this model, of which "
+            "weight and bias adapt"
+        )
     geometry = TransformedGeometry(layers, options.masks, options.mask_logit, options.temperature)
     return Parts(model, geometry)
 

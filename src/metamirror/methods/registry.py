@@ -1,6 +1,6 @@
 """What a method is: filled slots, options, and a line in the table."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -84,6 +84,9 @@ class Method:
         """Return the K that it takes where one is given for many methods: none if it has none."""
         return 0 if self.defaults.get("steps") == 0 else steps
 
-    def make_options(self, given: Mapping[str, Any]) -> Any:
-        """Return the options object, from keywords or from the words of a command line."""
-        return read_options(self.key, self.options, given)
+    def make_options(self, given: Mapping[str, Any], also: Sequence[str] = ()) -> Any:
+        """Return the options object, from keywords or from the words of a command line.
+
+        `also` has names that may have been meant by one that is no option of this method.
+        """
+        return read_options(self.key, self.options, given, also)

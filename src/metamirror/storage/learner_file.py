@@ -137,6 +137,7 @@ def restore(
             own,
             **{name: config[name] for name in SETTINGS}
             | {"lr": config["built_lr"], "steps": config["built_steps"]},
+            adapts=config["adapts"],
             loss=loss,
             prior=prior if prior is not None else config["prior"],
             **config["options"],
@@ -148,7 +149,9 @@ def restore(
         raise ValueError(f"{described_in} holds a model of the user's own class: pass model=...")
     else:
         # What a file claims is compared with what it holds before time and memory are spent on it.
-        if any(isinstance(v, list) and len(v) > len(tensors) for v in config["model"].values()):
+        depths = [len(v) for v in config["model"].values() if isinstance(v, list)]
+        depth = config["model"].get("depth", 0)
+        if any(isinstance(n, int) and n > len(tensors) for n in (*depths, depth)):
             raise ValueError(f"{described_in} describes more layers than {origin} has tensors")
         try:
             with torch.device("meta"):
@@ -177,7 +180,9 @@ def checked(description: Any, origin: object) -> dict[str, Any]:
         description = _upgraded(description, origin)
     if missing := FIELDS - set(description):
         raise ValueError(f"{origin} is damaged: it lacks {sorted(missing)}")
-    kinds = {"method": str, "options": dict, "model": dict | None, "frozen": list}
+    # Files from before one could choose what adapts do not have it.
+    description = {"adapts": "all", **description}
+    kinds = {"method": str, "options": dict, "model": dict | None, "frozen": list, "adapts": str}
     if odd := [name for name, kind in kinds.items() if not isinstance(description[name], kind)]:
         raise ValueError(f"{origin} is damaged: {odd[0]} is {description[odd[0]]!r}")
     # Files from before a method could depend on the number of steps do not have it.

@@ -7,6 +7,7 @@ from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
+from metamirror import models
 from metamirror.core.checks import check_lr, check_steps
 from metamirror.core.files import read_json
 from metamirror.core.option_spec import convert
@@ -21,8 +22,9 @@ class RunConfig:
     method: str  # a method's key; its options may follow, as in blockiaf:variant=released.
     # the data set; folder:PATH, arrays:FILE.npz and hf:PATH take your own.
     data: str = "glyphs"
-    # the network; by default conv4 for images and the MLP for anything else.
-    model: Literal["conv4", "resnet12", "mlp"] | None = None
+    # the network: conv4, resnet12, vit, text or mlp, with options as in vit:depth=6; by default
+    # conv4 for images and the MLP for anything else.
+    model: str | None = None
     width: int | None = None  # filters of the network's first layer; by default the model's own.
     # height and width of the images; by default as the data set has them.
     image_size: int | None = None
@@ -53,6 +55,8 @@ class RunConfig:
     seed: int = 0  # the seed of the initialisation and of every task.
     first_order: bool = False  # treat inner gradients as constants.
     norm: Norm = "transductive"  # which statistics normalise the query.
+    # what adapts in the inner loop: all, head, body, bias, norm, last:N, lora:rank=R, or names.
+    adapts: str = "all"
     prior: str | None = None  # an explicit prior of the lower level, such as isotropic:0.1.
     # run the tasks of a step under torch.func.vmap; by default where that is faster.
     vectorize: bool | None = None
@@ -77,6 +81,8 @@ class RunConfig:
             check_steps(self.steps)
         if self.lr is not None:
             check_lr(self.lr)
+        if self.model is not None:
+            models.parse(self.model)
         as_count("ways", self.ways)
         as_count("shots", self.shots)
         counts = ["queries", "iterations", "tasks_per_step", "decay_every"]

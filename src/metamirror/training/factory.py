@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -45,10 +46,16 @@ def build_stream(
 def build_model(config: RunConfig, stream: TaskStream) -> nn.Module:
     """Return the network of a run, made for the examples of its tasks."""
     shape = stream.example_shape
-    name = config.model or ("conv4" if len(shape) == 3 else "mlp")
+    name, options = models.parse(config.model or ("conv4" if len(shape) == 3 else "mlp"))
     if name == "mlp":
         hidden = {} if config.width is None else {"hidden": (config.width, config.width)}
-        return models.build(name, inputs=math.prod(shape), outputs=stream.outputs, **hidden)
+        fitting: dict[str, Any] = {"inputs": math.prod(shape), "outputs": stream.outputs, **hidden}
+        return models.build(name, **fitting | options)
+    fitting = {"ways": stream.outputs} | ({} if config.width is None else {"width": config.width})
+    if name == "text":
+        if len(shape) != 1:
+            raise ValueError(f"text takes rows of tokens, and {config.data} has {shape} numbers")
+        return models.build(name, **fitting | {"length": shape[0]} | options)
     if len(shape) != 3:
         raise ValueError(f"{name} takes images, and {config.data} has none: choose model mlp")
     channels, size, width = shape
@@ -56,8 +63,7 @@ def build_model(config: RunConfig, stream: TaskStream) -> nn.Module:
         raise ValueError(
             f"{name} takes square images, and those of {config.data} are {size}x{width}: crop them"
         )
-    own = {} if config.width is None else {"width": config.width}
-    return models.build(name, ways=stream.outputs, channels=channels, image_size=size, **own)
+    return models.build(name, **fitting | {"channels": channels, "image_size": size} | options)
 
 
 def build_learner(
@@ -81,6 +87,7 @@ def build_learner(
         first_order=config.first_order,
         norm=config.norm,
         **({} if config.prior is None else {"prior": config.prior}),
+        **({} if config.adapts == "all" else {"adapts": config.adapts}),
         vectorize=config.vectorize is True and config.autocast == "none",
         # Runs from before the adjoint slot may have both, and the result is that of first order.
         recompute=config.recompute and not config.first_order,
@@ -95,16 +102,21 @@ def build_learner(
 
 
 def extra_parameters(
-    method: str, model: nn.Module, steps: int | None = None, prior: str | None = None
+    method: str,
+    model: nn.Module,
+    *,
+    steps: int | None = None,
+    prior: str | None = None,
+    adapts: str = "all",
 ) -> int:
     """Return how many parameters a method learns besides the start; the model may be a meta one."""
+    same: dict[str, Any] = {} if adapts == "all" else {"adapts": adapts}
+    own = {} if prior is None else {"prior": prior}
     steps = find_method(method)[0].own_settings(steps, None)[0]
-    given = {} if prior is None else {"prior": prior}
-    learner = make_learner(method, model, steps=steps, **given)
-    start = dict(model.named_parameters())
-    known = {id(p) for name, p in learner.model.named_parameters() if name in start}
-    learned = (p for p in learner.parameters() if p.requires_grad and id(p) not in known)
-    return sum(p.numel() for p in learned)
+    learner = make_learner(method, model, steps=steps, **same, **own)
+    start = dict(make_learner("maml", model, **same).named_parameters())
+    named = learner.named_parameters()
+    return sum(p.numel() for name, p in named if p.requires_grad and name not in start)
 
 
 def use_precision(learner: Learner, config: RunConfig) -> None:

@@ -114,7 +114,9 @@ def make_rows(
     for shots in spec.shots:
         here = []
         for row in trained:
-            extra = extra_parameters(row.spec, model, base.steps, base.prior)
+            extra = extra_parameters(
+                row.spec, model, steps=base.steps, prior=base.prior, adapts=base.adapts
+            )
             rates = (chosen or {}).get((row.runs, shots), {"lr": lr[row.runs]})
             own = {"geometry_lr": base.geometry_lr, **rates, **row.recipe}
             # A learning rate for nothing would be refused.

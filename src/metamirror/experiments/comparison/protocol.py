@@ -85,6 +85,7 @@ def line(
         *(f"for {' and '.join(labels)} {outer}" for outer, labels in recipes.items()),
         base.augment != "none" and f"augmented by {base.augment}",
         base.prior and f"prior {base.prior}",
+        base.adapts != "all" and f"{base.adapts} adapts",
         f"{base.norm} normalisation",
         base.autocast != "none" and f"{base.autocast} autocast",
         base.dtype != "float32" and base.dtype,
