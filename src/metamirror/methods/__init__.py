@@ -14,6 +14,7 @@ from metamirror.core.learner import Learner
 from metamirror.core.option_spec import parse_spec
 from metamirror.core.settings import Settings
 from metamirror.methods import adapting
+from metamirror.methods.named_parameters import learned
 from metamirror.methods.registry import Method, Parts
 from metamirror.mirror_maps.mirror_descent import MirrorDescent
 from metamirror.models import MODELS
