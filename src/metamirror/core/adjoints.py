@@ -44,6 +44,11 @@ class Adjoint(ABC):
         words = ",".join(f"{name}={value}" for name, value in vars(self).items())
         return f"{self.name}:{words}" if words else self.name
 
+    @property
+    def differentiates_twice(self) -> bool:
+        """Whether it takes second derivatives of the model."""
+        return self.second_order or self.attaches
+
     def step(self, step: Callable[..., Any], *args: Any, through: Sequence[Tensor]) -> Any:
         """Run one inner step. `through` holds the meta-learned tensors that it may use."""
         return step(*args)

@@ -1,36 +1,25 @@
 """The inner level of a learner: everything that adapting to one task needs."""
 
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
-from metamirror.core.adjoints import Adjoint, Detached, FirstOrder
-from metamirror.core.attention import AttentionWatch, plain_attention
+from metamirror.core.adjoints import Adjoint
 from metamirror.core.checks import asked_outputs, check_labels, check_lr, check_steps
-from metamirror.core.derivatives import check_derivatives
 from metamirror.core.geometry import Geometry, GradientDescent, State
 from metamirror.core.inner_loop import Path, descend, detached
-from metamirror.core.layer_calls import recorded_calls
 from metamirror.core.lower_level import LowerLevel
-from metamirror.core.normalisation import (
-    Statistics,
-    fixed_statistics,
-    recorded_statistics,
-    torch_layer_norms,
-    torch_norms,
-)
+from metamirror.core.predictor import Predictor, without_fusion
 from metamirror.core.priors import Diagonal, Prior
 from metamirror.core.settings import Settings
 from metamirror.core.start import LearnedStart, Start
 from metamirror.core.tasks import Batch, Params, tensor_like
 
 
-class InnerLevel(nn.Module):
+class InnerLevel(Predictor):
     """A model, start, geometry and prior around the one inner loop: arguments as in `Learner`."""
 
     def __init__(
@@ -42,43 +31,21 @@ class InnerLevel(nn.Module):
         adapts: Iterable[str] | None,
         settings: Settings,
     ):
-        super().__init__()
-        self.model = model
+        start = start or LearnedStart()
+        super().__init__(model, adapts, start.computed)
         self.geometry: Geometry[Any] = geometry or GradientDescent()
-        self.start = start or LearnedStart()
+        self.start = start
         if not (prior is None or isinstance(prior, Prior)):
             raise ValueError(f"prior is {prior!r}; give a Prior, or a word such as isotropic:0.1")
         self.prior = prior if self.geometry.descends else None
-        self.draws_noise = False
-        """Whether the model was seen to draw random numbers, as a dropout layer does."""
         self.progress = 1.0
         """How far training is, from 0 to 1: what `train` sets before every outer step.
 
         An objective may read it as `episode.inner.progress`, to anneal something. 1 says that
         training is over, and is what a learner has that nobody trains.
         """
-        self.attends = True
-        """Whether it may call fused attention; False once it was seen to run without."""
-        self._tried: set[tuple[bool, bool, bool]] = set()
-        self._outputs: dict[tuple[torch.Size, torch.dtype, torch.device, bool], int] = {}
-
-        computed = self.start.computed
-        learned = {n for n, p in model.named_parameters() if p.requires_grad or n in computed}
-        if isinstance(adapts, str):
-            raise ValueError(f"adapts is {adapts!r}; give a list of names, or use make_learner")
-        wanted = learned if adapts is None else set(adapts)
-        if wanted - learned:
-            raise ValueError(
-                f"{sorted(wanted - learned)} cannot adapt: the model's learned parameters "
-                f"are {sorted(learned)}"
-            )
-        if not wanted:
-            raise ValueError("no parameter adapts: the model has none that requires a gradient")
-        self.adapts = [name for name, _ in model.named_parameters() if name in wanted]
-        if isinstance(prior, Diagonal) and set(prior.names) != wanted:
+        if isinstance(prior, Diagonal) and set(prior.names) != set(self.adapts):
             raise ValueError(f"the prior is for {prior.names}; what adapts is {self.adapts}")
-        for name in computed:
-            model.get_parameter(name).requires_grad_(False)
         self._use(settings)
 
     @property
@@ -90,11 +57,6 @@ class InnerLevel(nn.Module):
     def lr(self) -> float:
         """Alpha, the inner step size."""
         return self.settings.lr
-
-    @property
-    def norm(self) -> str:
-        """Whose statistics normalise the query."""
-        return self.settings.norm
 
     def steps_of(self, asked: int | None) -> int:
         """Return K: what is asked for or else in the settings, and 0 without an inner loop."""
@@ -116,31 +78,7 @@ class InnerLevel(nn.Module):
         self._use(replace(self.settings, **changes))
 
     def _use(self, settings: Settings) -> None:
-        batch_norms, instance_norms = torch_norms(self.model)
-        if settings.vectorize and (batch_norms or instance_norms):
-            way_out = (
-                "pass the model through metamirror.models.convert_batch_norm"
-                if batch_norms
-                else "use nn.GroupNorm instead"
-            )
-            raise ValueError(
-                f"{(batch_norms + instance_norms)[0]} is a batch or instance normalisation of "
-                f"torch.nn, whose second-order gradients torch.func.vmap gets wrong without an "
-                f"error: {way_out}, or leave vectorize off"
-            )
-        layer_norms = torch_layer_norms(self.model, self.adapts)
-        if settings.vectorize and layer_norms and differentiates_twice(settings.adjoint):
-            raise ValueError(
-                f"{layer_norms[0]} is a layer normalisation of torch.nn, of whose scale, if it "
-                f"adapts, torch.func.vmap gets the second-order gradients wrong without an error: "
-                f"pass the model through metamirror.models.convert_layer_norm, or leave vectorize "
-                f"off"
-            )
-        if settings.norm == "inductive" and batch_norms:
-            raise ValueError(
-                f"{batch_norms[0]} of torch.nn cannot take the support set's statistics: pass the "
-                f"model through metamirror.models.convert_batch_norm, or use norm='transductive'"
-            )
+        self.check_layers(settings)
         self._check_adjoint(settings.adjoint)
         self.settings = settings
 
@@ -156,19 +94,6 @@ class InnerLevel(nn.Module):
                 f"adjoint {adjoint.name}:last is {adjoint.last}; steps of a geometry that draws "
                 f"noise cannot be taken again: leave it at 0"
             )
-
-    # Parameters
-
-    def theta(self) -> Params:
-        """Return the learned parameters that adapt: phi^(0), or its dual z^(0)."""
-        named = dict(self.model.named_parameters())
-        return {name: named[name] for name in self.adapts}
-
-    def fixed(self) -> Params:
-        """Return the model's parameters that do not adapt, outside the graph."""
-        return {
-            name: p.detach() for name, p in self.model.named_parameters() if name not in self.adapts
-        }
 
     # Adapting
 
@@ -274,9 +199,9 @@ class InnerLevel(nn.Module):
             begun: State = self.geometry.begin(z, prepared, {})
             return begun
 
-        if self.attends and differentiates_twice(adjoint):
+        if self.attends and adjoint.differentiates_twice:
             # Inside the lower level: a rematerialised step runs again, later.
-            lower = replace(lower, predict=_without_fusion(lower.predict))
+            lower = replace(lower, predict=without_fusion(lower.predict))
         return descend(
             self.geometry.lower_level(lower, state),
             self.geometry,
@@ -292,68 +217,6 @@ class InnerLevel(nn.Module):
             renew=renew if adjoint.last else None,
         )
 
-    # Predicting
-
-    def predict(self, phi: Params, x: Tensor, statistics: Statistics | None = None) -> Tensor:
-        """Return the model's output with parameters phi."""
-        # Buffers are passed as copies: a layer that updates its own must not leave traces.
-        buffers = {name: b.clone() for name, b in self.model.named_buffers()}
-        low = self.settings.autocast
-        precision: AbstractContextManager[object] = nullcontext()
-        if low is not None:
-            # Without its cache: inner parameters are new tensors at every step.
-            precision = torch.autocast(x.device.type, low, cache_enabled=False)
-        # Inside transforms nobody knows how often a result is differentiated.
-        nested = self.attends and torch._C._are_functorch_transforms_active()
-        attention = plain_attention() if nested else nullcontext()
-        with fixed_statistics(statistics) if statistics else nullcontext(), precision, attention:
-            output: Tensor = functional_call(self.model, {**buffers, **phi}, (x,))
-        # A loss is computed in full precision, whatever the model ran in.
-        return output if low is None else output.to(next(iter(phi.values())).dtype)
-
-    def layer_input(self, layer: str, phi: Params, x: Tensor) -> Tensor:
-        """Return what one layer is given when the model runs with parameters phi."""
-        with recorded_calls(self.model, layer) as calls:
-            self.predict(phi, x)
-        if len(calls) != 1:
-            raise ValueError(
-                f"the layer {layer!r} is called {len(calls)} times when the model runs; a head "
-                f"that is computed must be called once"
-            )
-        return calls[0][0]
-
-    def statistics(self, phi: Params, support: Batch) -> Statistics | None:
-        """Return the support set's statistics for normalisation at phi; None if transductive."""
-        if self.norm == "transductive":
-            return None
-        with recorded_statistics() as recorded:
-            self.predict(phi, support.x)
-        return recorded
-
-    def outputs(self, x: Tensor) -> int:
-        """Return how many numbers the model gives for each of such examples."""
-        example = x[:1]
-        key = (example.shape, example.dtype, example.device, self.model.training)
-        if key in self._outputs:
-            return self._outputs[key]
-        try:
-            # A layer that draws noise must not shift the random state of what follows.
-            with torch.no_grad(), torch.random.fork_rng(), AttentionWatch() as watch:
-                before = torch.get_rng_state()
-                # Twice: torch's batch normalisation refuses to train on one example.
-                output = self.predict(self.theta(), torch.cat([example, example]))
-                if not torch.equal(before, torch.get_rng_state()):
-                    self.draws_noise = True
-        except (IndexError, RuntimeError) as error:
-            why = str(error).strip().partition("\n")[0]
-            raise ValueError(
-                f"the model does not take an example of shape {tuple(example.shape[1:])} and type "
-                f"{example.dtype}: {why}"
-            ) from error
-        self.attends = watch.seen or (self.attends and bool(self._outputs))
-        self._outputs[key] = output.shape[-1] if output.dim() else 1
-        return self._outputs[key]
-
     def fits_any_outputs(self, steps: int | None = None) -> bool:
         """Return whether tasks may ask for another number of outputs than the model has.
 
@@ -363,22 +226,6 @@ class InnerLevel(nn.Module):
         bound = not self.geometry.any_outputs or isinstance(self.prior, Diagonal)
         rests = (self.steps if steps is None else steps) == 0 and not self.geometry.moves_start
         return self.start.any_outputs and (rests or not bound)
-
-    def check_derivatives(self, x: Tensor) -> None:
-        """Refuse a model that torch cannot differentiate as these settings need."""
-        s = self.settings
-        twice = differentiates_twice(s.adjoint)
-        key = (twice, s.vectorize, self.model.training)
-        if key in self._tried or self.steps == 0 or x.device.type == "meta":
-            return
-
-        predict = _without_fusion(self.predict) if twice else self.predict
-        example = torch.cat([x[:1], x[:1]])
-        with torch.random.fork_rng():
-            check_derivatives(
-                predict, self.model, self.theta(), example, twice=twice, vectorize=s.vectorize
-            )
-        self._tried.add(key)
 
     def check_outputs(self, batch: Batch, name: str, outputs: int | None = None) -> None:
         """Name a wrong shape or label before it fails deep inside torch, or not at all."""
@@ -399,16 +246,3 @@ class InnerLevel(nn.Module):
                 f"maml:start=prototypes does, which takes any number"
             )
         return asked
-
-
-def differentiates_twice(adjoint: Adjoint) -> bool:
-    """Return whether an adjoint takes second derivatives of the model."""
-    return not isinstance(adjoint, FirstOrder | Detached)
-
-
-def _without_fusion(predict: Callable[..., Any]) -> Callable[..., Any]:
-    def run(phi: Params, x: Any) -> Any:
-        with plain_attention():
-            return predict(phi, x)
-
-    return run

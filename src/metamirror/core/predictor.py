@@ -1,0 +1,188 @@
+"""The model of a learner: what of it adapts, and how it runs with given parameters."""
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from metamirror.core.attention import AttentionWatch, plain_attention
+from metamirror.core.derivatives import check_derivatives
+from metamirror.core.layer_calls import recorded_calls
+from metamirror.core.normalisation import (
+    Statistics,
+    fixed_statistics,
+    recorded_statistics,
+    torch_layer_norms,
+    torch_norms,
+)
+from metamirror.core.settings import Settings
+from metamirror.core.tasks import Batch, Params
+
+
+class Predictor(nn.Module):
+    """A model that runs with parameters from outside.
+
+    Args:
+        model: any module.
+        adapts: names of the parameters that adapt; by default all that require a gradient.
+        computed: those of them that are computed for each task: their own values rest.
+    """
+
+    settings: Settings
+
+    def __init__(self, model: nn.Module, adapts: Iterable[str] | None, computed: Sequence[str]):
+        super().__init__()
+        self.model = model
+        self.draws_noise = False
+        """Whether the model was seen to draw random numbers, as a dropout layer does."""
+        self.attends = True
+        """Whether it may call fused attention; False once it was seen to run without."""
+        self._tried: set[tuple[bool, bool, bool]] = set()
+        self._outputs: dict[tuple[torch.Size, torch.dtype, torch.device, bool], int] = {}
+
+        learned = {n for n, p in model.named_parameters() if p.requires_grad or n in computed}
+        if isinstance(adapts, str):
+            raise ValueError(f"adapts is {adapts!r}; give a list of names, or use make_learner")
+        wanted = learned if adapts is None else set(adapts)
+        if wanted - learned:
+            raise ValueError(
+                f"{sorted(wanted - learned)} cannot adapt: the model's learned parameters "
+                f"are {sorted(learned)}"
+            )
+        if not wanted:
+            raise ValueError("no parameter adapts: the model has none that requires a gradient")
+        self.adapts = [name for name, _ in model.named_parameters() if name in wanted]
+        for name in computed:
+            model.get_parameter(name).requires_grad_(False)
+
+    @property
+    def norm(self) -> str:
+        """Whose statistics normalise the query."""
+        return self.settings.norm
+
+    def check_layers(self, settings: Settings) -> None:
+        """Refuse settings that a layer of the model cannot serve."""
+        batch_norms, instance_norms = torch_norms(self.model)
+        if settings.vectorize and (batch_norms or instance_norms):
+            way_out = (
+                "pass the model through metamirror.models.convert_batch_norm"
+                if batch_norms
+                else "use nn.GroupNorm instead"
+            )
+            raise ValueError(
+                f"{(batch_norms + instance_norms)[0]} is a batch or instance normalisation of "
+                f"torch.nn, whose second-order gradients torch.func.vmap gets wrong without an "
+                f"error: {way_out}, or leave vectorize off"
+            )
+        layer_norms = torch_layer_norms(self.model, self.adapts)
+        if settings.vectorize and layer_norms and settings.adjoint.differentiates_twice:
+            raise ValueError(
+                f"{layer_norms[0]} is a layer normalisation of torch.nn, of whose scale, if it "
+                f"adapts, torch.func.vmap gets the second-order gradients wrong without an error: "
+                f"pass the model through metamirror.models.convert_layer_norm, or leave vectorize "
+                f"off"
+            )
+        if settings.norm == "inductive" and batch_norms:
+            raise ValueError(
+                f"{batch_norms[0]} of torch.nn cannot take the support set's statistics: pass the "
+                f"model through metamirror.models.convert_batch_norm, or use norm='transductive'"
+            )
+
+    def theta(self) -> Params:
+        """Return the learned parameters that adapt: phi^(0), or its dual z^(0)."""
+        named = dict(self.model.named_parameters())
+        return {name: named[name] for name in self.adapts}
+
+    def fixed(self) -> Params:
+        """Return the model's parameters that do not adapt, outside the graph."""
+        return {
+            name: p.detach() for name, p in self.model.named_parameters() if name not in self.adapts
+        }
+
+    def predict(self, phi: Params, x: Tensor, statistics: Statistics | None = None) -> Tensor:
+        """Return the model's output with parameters phi."""
+        # Buffers are passed as copies: a layer that updates its own must not leave traces.
+        buffers = {name: b.clone() for name, b in self.model.named_buffers()}
+        low = self.settings.autocast
+        precision: AbstractContextManager[object] = nullcontext()
+        if low is not None:
+            # Without its cache: inner parameters are new tensors at every step.
+            precision = torch.autocast(x.device.type, low, cache_enabled=False)
+        # Inside transforms nobody knows how often a result is differentiated.
+        nested = self.attends and torch._C._are_functorch_transforms_active()
+        attention = plain_attention() if nested else nullcontext()
+        with fixed_statistics(statistics) if statistics else nullcontext(), precision, attention:
+            output: Tensor = functional_call(self.model, {**buffers, **phi}, (x,))
+        # A loss is computed in full precision, whatever the model ran in.
+        return output if low is None else output.to(next(iter(phi.values())).dtype)
+
+    def layer_input(self, layer: str, phi: Params, x: Tensor) -> Tensor:
+        """Return what one layer is given when the model runs with parameters phi."""
+        with recorded_calls(self.model, layer) as calls:
+            self.predict(phi, x)
+        if len(calls) != 1:
+            raise ValueError(
+                f"the layer {layer!r} is called {len(calls)} times when the model runs; a head "
+                f"that is computed must be called once"
+            )
+        return calls[0][0]
+
+    def statistics(self, phi: Params, support: Batch) -> Statistics | None:
+        """Return the support set's statistics for normalisation at phi; None if transductive."""
+        if self.norm == "transductive":
+            return None
+        with recorded_statistics() as recorded:
+            self.predict(phi, support.x)
+        return recorded
+
+    def outputs(self, x: Tensor) -> int:
+        """Return how many numbers the model gives for each of such examples."""
+        example = x[:1]
+        key = (example.shape, example.dtype, example.device, self.model.training)
+        if key in self._outputs:
+            return self._outputs[key]
+        try:
+            # A layer that draws noise must not shift the random state of what follows.
+            with torch.no_grad(), torch.random.fork_rng(), AttentionWatch() as watch:
+                before = torch.get_rng_state()
+                # Twice: torch's batch normalisation refuses to train on one example.
+                output = self.predict(self.theta(), torch.cat([example, example]))
+                if not torch.equal(before, torch.get_rng_state()):
+                    self.draws_noise = True
+        except (IndexError, RuntimeError) as error:
+            why = str(error).strip().partition("\n")[0]
+            raise ValueError(
+                f"the model does not take an example of shape {tuple(example.shape[1:])} and type "
+                f"{example.dtype}: {why}"
+            ) from error
+        self.attends = watch.seen or (self.attends and bool(self._outputs))
+        self._outputs[key] = output.shape[-1] if output.dim() else 1
+        return self._outputs[key]
+
+    def check_derivatives(self, x: Tensor) -> None:
+        """Refuse a model that torch cannot differentiate as these settings need."""
+        s = self.settings
+        twice = s.adjoint.differentiates_twice
+        key = (twice, s.vectorize, self.model.training)
+        if key in self._tried or x.device.type == "meta":
+            return
+        predict = without_fusion(self.predict) if twice else self.predict
+        example = torch.cat([x[:1], x[:1]])
+        with torch.random.fork_rng():
+            check_derivatives(
+                predict, self.model, self.theta(), example, twice=twice, vectorize=s.vectorize
+            )
+        self._tried.add(key)
+
+
+def without_fusion(predict: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the same function, in which attention has second derivatives."""
+
+    def run(phi: Params, x: Any) -> Any:
+        with plain_attention():
+            return predict(phi, x)
+
+    return run
