@@ -17,6 +17,7 @@ import torch
 import metamirror as mm
 from metamirror.data import TaskStream
 from metamirror.data.addressing import task_generator
+from metamirror.methods import takes_real_targets
 from metamirror.training.config import RunConfig
 
 SMALL = RunConfig(
@@ -37,6 +38,12 @@ SMALL = RunConfig(
 
 def small(**changes: Any) -> RunConfig:
     return replace(SMALL, **changes)
+
+
+def small_of(method: str, **changes: Any) -> RunConfig:
+    """A small run of a method, on letters where it needs classes."""
+    letters = {} if takes_real_targets(method) else {"data": "glyphs", "image_size": 16, "width": 4}
+    return small(method=method, **letters, **changes)
 
 
 class Pictures(TaskStream):

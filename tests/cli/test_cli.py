@@ -17,6 +17,7 @@ import torch
 
 import metamirror as mm
 from metamirror.cli.main import COMMANDS, main
+from metamirror.methods import takes_real_targets
 from tests.refusals import assert_command_refused
 
 ENVIRONMENT = {
@@ -212,7 +213,10 @@ def test_evaluation_for_people_is_one_line(run: Path, capsys):
 
 @pytest.mark.parametrize("method", mm.METHODS)
 def test_every_method_trains_and_evaluates(method: str, tmp_path: Path, capsys):
-    assert train(tmp_path / "run", "--iterations", "2", method=method) == 0
+    words = ["--iterations", "2"]
+    if not takes_real_targets(method):
+        words += ["--data", "glyphs", "--width", "4", "--image-size", "16", "--val-tasks", "2"]
+    assert train(tmp_path / "run", *words, method=method) == 0
     found = evaluated(capsys, str(tmp_path / "run"), "--tasks", "2")
     assert found["method"] == method
 

@@ -13,6 +13,7 @@ import torch
 import metamirror as mm
 from metamirror.cli.main import main
 from metamirror.data import DATA_SETS, DataSet
+from metamirror.methods import takes_real_targets
 from metamirror.storage import learner_file
 from metamirror.training.evaluate import evaluate_run, evaluate_stream
 from metamirror.training.train import train
@@ -35,8 +36,11 @@ def pictures(tmp_path_factory):
 @pytest.mark.parametrize("method", mm.METHODS)
 def test_every_step_is_what_adapting_for_so_long_gives(method: str):
     torch.manual_seed(0)
-    learner = mm.make_learner(method, mm.models.MLP(1, 1), lr=0.1, prior="isotropic:0.1")
-    support, query = mm.tasks("sinusoid", shots=5).task(0, 0)
+    model, stream = mm.models.MLP(1, 1), mm.tasks("sinusoid", shots=5)
+    if not takes_real_targets(method):
+        model, stream = mm.models.MLP(256, 5), mm.tasks("glyphs", image_size=16)
+    learner = mm.make_learner(method, model, lr=0.1, prior="isotropic:0.1")
+    support, query = stream.task(0, 0)
     for k, adapted in enumerate(learner.adaptations(support, steps=4, seed=3)):
         expected = learner.adapt(support, steps=k, seed=3)
         assert torch.equal(adapted(query.x), expected(query.x))

@@ -21,7 +21,7 @@ from metamirror.training.outer_step import (
     descend,
     meta_gradient,
 )
-from tests.runs import small
+from tests.runs import small, small_of
 
 CPU = torch.device("cpu")
 
@@ -38,7 +38,7 @@ class Heard(Ranks):
 
 
 def gradient(method: str, tasks: int, ranks: Ranks) -> MetaGradient:
-    config = small(method=method, tasks_per_step=tasks, dtype="float64")
+    config = small_of(method, tasks_per_step=tasks, dtype="float64")
     stream = build_stream(config, "train")
     learner = build_learner(config, stream)
     return meta_gradient(learner, parameters_of(build_optimizer(config, learner)), stream, 3, ranks)

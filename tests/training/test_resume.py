@@ -14,7 +14,7 @@ from metamirror.storage import learner_file
 from metamirror.training import train as loop
 from metamirror.training.config import RunConfig
 from metamirror.training.train import train
-from tests.runs import Pictures, results, small
+from tests.runs import Pictures, results, small, small_of
 
 
 class GoneError(Exception):
@@ -39,7 +39,7 @@ def broken_off(config: RunConfig, out: Path, at: int, monkeypatch) -> None:
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 @pytest.mark.parametrize("method", mm.METHODS)
 def test_resuming_is_exact(method: str, optimizer: str, tmp_path: Path, monkeypatch):
-    config = small(method=method, optimizer=optimizer, weight_decay=1e-4, schedule="cosine")
+    config = small_of(method, optimizer=optimizer, weight_decay=1e-4, schedule="cosine")
     train(config, tmp_path / "whole")
     for at in (2, 7, 11):
         broken_off(config, tmp_path / "broken", at, monkeypatch)

@@ -26,6 +26,8 @@ class ComputedHead(Start):
     any_outputs = True
     needs_bias = False
     """Whether the head must have a bias."""
+    labels_only = True
+    """Whether it tells classes apart, and takes no real targets."""
 
     def __init__(self, model: nn.Module):
         super().__init__()

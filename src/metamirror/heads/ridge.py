@@ -33,6 +33,8 @@ LOG_RANGE = 12.0
 class Ridge(ComputedHead):
     """Ridge regression with a learned penalty and a learned scale of the logits."""
 
+    labels_only = False
+
     def __init__(self, model: nn.Module):
         super().__init__(model)
         self.log_ridge = nn.Parameter(torch.zeros(()))

@@ -91,6 +91,17 @@ def check_method(spec: str) -> None:
     Settings(**common)  # type: ignore[arg-type]
 
 
+def takes_real_targets(spec: str) -> bool:
+    """Return whether a method is one for regression too.
+
+    >>> takes_real_targets("maml"), takes_real_targets("maml:start=prototypes")
+    (True, False)
+    """
+    method, options = find_method(spec)
+    head = heads.HEADS.get(options.get("start", method.defaults.get("start")) or "")
+    return head is None or not head.labels_only
+
+
 def make_learner(method: str, model: nn.Module, **options: Any) -> Learner:
     """Return a learner for a method by name, around a copy of the model.
 

@@ -1,11 +1,13 @@
 """The paper's table: methods x shots x seeds on one data set under one protocol, by one command."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from metamirror.console import say, warn
 from metamirror.core.files import write_json
+from metamirror.data import TaskStream
 from metamirror.experiments.comparison import plan, search
 from metamirror.experiments.comparison.jobs import Job, Record, failed, read_record, write_record
 from metamirror.experiments.comparison.launchers import Launcher
@@ -14,6 +16,7 @@ from metamirror.experiments.comparison.spec import Spec
 from metamirror.experiments.comparison.status_board import StatusBoard
 from metamirror.experiments.comparison.table import Row, make_table
 from metamirror.experiments.statistics import BASELINE
+from metamirror.methods import takes_real_targets
 from metamirror.storage.locks import locked
 from metamirror.training.device import choose_device
 from metamirror.training.interrupts import InterruptedRun
@@ -36,6 +39,7 @@ def compare(
     choose_device(spec.device)
     streams = plan.open_streams(spec)
     stream = streams["train", spec.shots[0]]
+    spec = _for_targets(spec, stream)
     rows = plan.make_rows(spec, stream)
     if spec.controls and BASELINE not in spec.methods:
         warn(f"{BASELINE} is not among the methods: no differences to it, no features of its start")
@@ -85,6 +89,18 @@ def compare(
             if not record.done:
                 warn(f"{name} failed: {record.reason}; the same command tries it again")
         return finish()
+
+
+def _for_targets(spec: Spec, stream: TaskStream) -> Spec:
+    """Leave methods that need classes out of a comparison on real targets."""
+    if not stream.task(0, 0).query.y.is_floating_point():
+        return spec
+    able = [method for method in spec.methods if takes_real_targets(method)]
+    if unable := ", ".join(method for method in spec.methods if method not in able):
+        if not able:
+            raise ValueError(f"{unable} need classes, and {spec.base.data} has real targets")
+        warn(f"{unable} left out: they need classes, and {spec.base.data} has real targets")
+    return replace(spec, methods=able)
 
 
 def _read(jobs: Sequence[Job]) -> Records:
