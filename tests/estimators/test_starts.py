@@ -12,6 +12,7 @@ import metamirror as mm
 from metamirror.cli.main import parse
 from metamirror.estimators.starts import SHIPPED, open_start, shipped_names
 from metamirror.storage.learner_file import CONFIG, TENSORS
+from metamirror.training.factory import resolved
 
 GLYPHS = [f"glyphs-{method}" for method in ("blockiaf", "gradnet", "maml", "metasgd")]
 names = pytest.mark.parametrize("name", shipped_names())
@@ -29,7 +30,7 @@ def test_a_start_is_small_and_says_how_it_was_made(name: str):
     about = json.loads((folder / "start.json").read_text())
     program, *words = shlex.split(about["command"])
     # The words are understood, and mean the learner that is there.
-    settings = parse(words).keywords["settings"]
+    settings = resolved(parse(words).keywords["settings"])
     learner = mm.load(folder)
     assert program == "metamirror"
     key, _, _ = settings.method.partition(":")
