@@ -157,7 +157,7 @@ REFUSED = {
     "two channels": (np.zeros((2, 2, 28, 28)), r"\(2, 2, 28, 28\); images are \(examples, he"),
     "five axes": (np.zeros((1, 1, 1, 28, 28)), r"\(1, 1, 1, 28, 28\)"),
     "rows too short": (np.zeros((2, 783)), "rows of 783 values, and this start takes rows of 784"),
-    "embeddings": (np.zeros((2, 1024)), "rows of 1024 values.*embeddings a start that takes numb"),
+    "embeddings": (np.zeros((2, 1024)), "rows of 1024 values.*for embeddings choose a start"),
     "no images": (np.zeros((0, 28, 28)), r"\(0, 28, 28\); give at least one image"),
     "an empty list": ([], "give at least one image"),
     "no pixels": (np.zeros((3, 0, 28)), r"\(3, 0, 28\)"),

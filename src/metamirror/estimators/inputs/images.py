@@ -104,7 +104,8 @@ class Images:
                 raise ValueError(
                     f"X has rows of {shape[1]} values, and this start takes rows of "
                     f"{math.prod(size)}, for {self.channels} x {self.size} x {self.size}: give "
-                    f"images (examples, height, width), or use a start that takes embeddings"
+                    f"images (examples, height, width), or for embeddings choose a start that "
+                    f"takes numbers"
                 )
             return np.moveaxis(array.reshape(len(array), *size), 1, 3)
         if array.ndim == 3 and shape[2] in (3, 4) and shape[0] > 1:
