@@ -132,7 +132,7 @@ def test_a_model_without_attention_never_asks_for_the_plain_one(monkeypatch):
     def fail() -> None:
         raise AssertionError
 
-    monkeypatch.setattr("metamirror.core.inner_level.plain_attention", fail)
+    monkeypatch.setattr("metamirror.core.predictor.plain_attention", fail)
     learner.meta_loss(TASKS)
 
 

@@ -5,7 +5,9 @@ from numbers import Integral, Real
 import torch
 from torch import Tensor
 
+from metamirror.core.losses import IGNORED
 from metamirror.core.tasks import Batch, Task, Tasks, as_batch
+from metamirror.core.trees import Tree, leaves
 
 
 def check_steps(steps: int) -> int:
@@ -26,40 +28,59 @@ def check_batch(batch: Batch, name: str, *, stacked: bool) -> None:
     """Refuse a batch that is malformed, empty, not finite, or has negative labels."""
     if not (isinstance(batch, tuple) and len(batch) == 2):
         raise ValueError(f"{name} must be a Batch(x, y), not {type(batch).__name__}")
-    x, y = batch
-    for label, tensor in (("x", x), ("y", y)):
-        if not isinstance(tensor, Tensor):
-            raise ValueError(f"{name}.{label} must be a torch.Tensor, not {type(tensor).__name__}")
+    x, y = map(leaves, batch)
+    for label, part in (("x", x), ("y", y)):
+        odd = [type(leaf).__name__ for leaf in part if not isinstance(leaf, Tensor)]
+        if odd or not part:
+            found = odd[0] if odd else "nothing"
+            raise ValueError(
+                f"{name}.{label} holds {found}; give a tensor or an array, or a tuple, dict or "
+                f"dataclass of them"
+            )
     leading = 2 if stacked else 1
-    if x.dim() < leading or y.dim() < leading or x.shape[:leading] != y.shape[:leading]:
+    heads = {tuple(t.shape[:leading]) for t in (*x, *y)}
+    if len(heads) > 1 or len(next(iter(heads))) < leading:
         axes = "(tasks, examples, ...)" if stacked else "(examples, ...)"
+        shapes = [" and ".join(str(tuple(t.shape)) for t in part) for part in (x, y)]
         raise ValueError(
-            f"{name}.x has shape {tuple(x.shape)} and {name}.y {tuple(y.shape)}; "
+            f"{name}.x has shape {shapes[0]} and {name}.y {shapes[1]}; "
             f"both must start with the same {axes}"
             + ("; a single task goes in a list: [task]" if stacked else "")
         )
-    if 0 in x.shape[:leading]:
+    if 0 in next(iter(heads)):
         raise ValueError(
-            f"{name} is empty: x has shape {tuple(x.shape)}; at least one example is needed"
+            f"{name} is empty: x has shape {tuple(x[0].shape)}; at least one example is needed"
         )
-    if x.device.type == "meta":
+    if x[0].device.type == "meta":
         return
-    for label, tensor in (("x", x), ("y", y)):
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-            where = tuple(torch.nonzero(~torch.isfinite(tensor))[0].tolist())
-            raise ValueError(
-                f"{name}.{label} holds {float(tensor[where])} at index {where}; "
-                f"every value must be finite: remove or repair that example"
-            )
-    if not y.is_floating_point() and int(y.min()) < 0:
-        raise ValueError(f"{name}.y holds the label {int(y.min())}; labels run from 0 to ways-1")
+    for label, part in (("x", x), ("y", y)):
+        for tensor in part:
+            if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+                where = tuple(torch.nonzero(~torch.isfinite(tensor))[0].tolist())
+                raise ValueError(
+                    f"{name}.{label} holds {float(tensor[where])} at index {where}; "
+                    f"every value must be finite: remove or repair that example"
+                )
+
+
+def are_labels(y: Tree) -> bool:
+    """Return whether targets are the labels of classes, one for each example."""
+    return isinstance(y, Tensor) and not y.is_floating_point() and not y.is_complex()
 
 
 def check_labels(batch: Batch, name: str, ways: int) -> None:
-    """Refuse labels for which the model has no output."""
-    if batch.y.is_floating_point() or batch.y.device.type == "meta":
+    """Refuse labels for which the model has no output; `IGNORED` stands for no label."""
+    if not are_labels(batch.y) or batch.y.device.type == "meta":
         return
-    largest = int(batch.y.max())
+    given = batch.y[batch.y != IGNORED]
+    if not len(given):
+        raise ValueError(f"{name}.y holds no label that counts: all are {IGNORED}")
+    if int(given.min()) < 0:
+        raise ValueError(
+            f"{name}.y holds the label {int(given.min())}; labels run from 0 to ways-1, and "
+            f"{IGNORED} is ignored"
+        )
+    largest = int(given.max())
     if largest >= ways:
         raise ValueError(
             f"{name}.y holds the label {largest}, but the model has {ways} outputs: "
@@ -73,14 +94,14 @@ def asked_outputs(y: Tensor, own: int) -> int:
     >>> asked_outputs(torch.tensor([0, 2, 1]), 5)
     3
     """
-    if y.is_floating_point():
-        return y[0].numel()
+    if not are_labels(y):
+        return len(y[0].flatten()) if isinstance(y, Tensor) else own
     return own if y.device.type == "meta" else int(y.max()) + 1
 
 
 def check_every_class(y: Tensor, ways: int | None = None) -> None:
     """Refuse a support set in which a class has no example; by default up to its largest label."""
-    if y.is_floating_point() or y.device.type == "meta":
+    if not are_labels(y) or y.device.type == "meta":
         return
     ways = int(y.max()) + 1 if ways is None else ways
     if absent := set(range(ways)) - set(y.tolist()):
@@ -90,19 +111,20 @@ def check_every_class(y: Tensor, ways: int | None = None) -> None:
         )
 
 
-def check_tasks(tasks: Tasks) -> Tasks:
+def check_tasks(tasks: Tasks, like: Tensor) -> Tasks:
     """Return a stack or a list of tasks; refuse what is malformed.
 
-    Whether support and query examples fit each other is for the model to say.
+    Whether support and query examples fit each other is for the model to say. Arrays become
+    tensors like `like`.
     """
     if isinstance(tasks, Task):
-        task = Task(*map(as_batch, tasks))
+        task = Task(*(as_batch(batch, like) for batch in tasks))
         check_batch(task.support, "support", stacked=True)
         check_batch(task.query, "query", stacked=True)
-        if task.support.x.shape[0] != task.query.x.shape[0]:
+        if task.support.examples != task.query.examples:
             raise ValueError(
-                f"support holds {task.support.x.shape[0]} tasks and query "
-                f"{task.query.x.shape[0]}; each task needs both"
+                f"support holds {task.support.examples} tasks and query {task.query.examples}; "
+                f"each task needs both"
             )
         return task
     rule = "give a Task that is a stack, or a list of single tasks"
@@ -113,7 +135,7 @@ def check_tasks(tasks: Tasks) -> Tasks:
     for i, task in enumerate(tasks):
         if not (isinstance(task, list | tuple) and len(task) == 2):
             raise ValueError(f"tasks[{i}] is {type(task).__name__}, not Task(support, query)")
-        found.append(Task(*map(as_batch, task)))
+        found.append(Task(*(as_batch(batch, like) for batch in task)))
         check_batch(found[-1].support, f"tasks[{i}].support", stacked=False)
         check_batch(found[-1].query, f"tasks[{i}].query", stacked=False)
     return found

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from metamirror.core.tasks import Params
-from metamirror.core.trees import tensors_in, with_tensors
+from metamirror.core.trees import leaves, mapped
 
 INSTEAD: dict[type[nn.Module], str] = {
     nn.EmbeddingBag: "an nn.Embedding and a mean or sum",
@@ -71,9 +71,11 @@ def _failure(
         if vectorize:
 
             def one(*tensors: Tensor) -> Tensor:
-                return _one_step(call, theta, with_tensors(x, tensors), twice)
+                rest = iter(tensors)
+                own = mapped(lambda leaf: next(rest) if isinstance(leaf, Tensor) else leaf, x)
+                return _one_step(call, theta, own, twice)
 
-            tasks = [torch.stack([t, t]) for t in tensors_in(x)]
+            tasks = [torch.stack([t, t]) for t in leaves(x) if isinstance(t, Tensor)]
             value = torch.func.vmap(one, randomness="different")(*tasks).sum()
         else:
             value = _one_step(call, theta, x, twice)
@@ -86,19 +88,19 @@ def _failure(
 
 def _one_step(call: Call, theta: Params, x: Any, twice: bool) -> Tensor:
     def loss(phi: Params) -> Tensor:
-        outputs = [t for t in tensors_in(call(phi, x)) if t.is_floating_point()]
-        return torch.stack([t.square().mean() for t in outputs]).sum()
+        found = leaves(call(phi, x))
+        outputs = [t for t in found if isinstance(t, Tensor) and t.is_floating_point()]
+        # An object of the user's own class is known to the loss alone.
+        return torch.stack([t.square().mean() for t in outputs or phi.values()]).sum()
 
     if torch._C._are_functorch_transforms_active():
         slope = torch.func.grad(loss)(theta)
     else:
-        leaves = {
-            n: p if p.requires_grad else p.detach().requires_grad_() for n, p in theta.items()
-        }
+        phi = {n: p if p.requires_grad else p.detach().requires_grad_() for n, p in theta.items()}
         found = torch.autograd.grad(
-            loss(leaves), list(leaves.values()), create_graph=twice, materialize_grads=True
+            loss(phi), list(phi.values()), create_graph=twice, materialize_grads=True
         )
-        slope = dict(zip(leaves, found, strict=True))
+        slope = dict(zip(phi, found, strict=True))
     return loss({n: p - (slope[n] if twice else slope[n].detach()) for n, p in theta.items()})
 
 

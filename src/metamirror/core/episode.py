@@ -2,6 +2,7 @@
 
 from torch import Tensor
 
+from metamirror.core.accuracy import accuracy
 from metamirror.core.adjoints import Adjoint
 from metamirror.core.geometry import State
 from metamirror.core.inner_level import InnerLevel
@@ -64,7 +65,8 @@ class Episode:
         """Return the query loss at phi, under the learner's normalisation protocol."""
         support, (x, y) = self.task
         output = self.inner.predict(phi, x, self.inner.statistics(phi, support))
-        if not y.is_floating_point():
-            correct = output.detach().argmax(-1) == y
-            self.accuracy = correct.to(output.dtype).mean()
-        return (self.inner.settings.loss or loss_for(y))(output, y)
+        right = accuracy(output, y)
+        if right is not None:
+            self.accuracy = right.detach()
+        settings = self.inner.settings
+        return (settings.query_loss or settings.loss or loss_for(y))(output, y)

@@ -230,7 +230,7 @@ class InnerLevel(Predictor):
     def check_outputs(self, batch: Batch, name: str, outputs: int | None = None) -> None:
         """Name a wrong shape or label before it fails deep inside torch, or not at all."""
         own = self.outputs(batch.x)
-        if self.settings.loss is None and not batch.y.is_floating_point():
+        if self.settings.loss is None and own:
             check_labels(batch, name, own if outputs is None else outputs)
 
     def asked_outputs(self, support: Batch, steps: int | None = None) -> int | None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from metamirror.core.adjoints import Detached
-from metamirror.core.checks import check_batch, check_every_class, check_tasks
+from metamirror.core.checks import are_labels, check_batch, check_every_class, check_tasks
 from metamirror.core.episode import Episode
 from metamirror.core.geometry import Geometry, State
 from metamirror.core.inner_level import InnerLevel
@@ -21,6 +21,7 @@ from metamirror.core.priors import Prior
 from metamirror.core.settings import Settings
 from metamirror.core.start import Start
 from metamirror.core.tasks import Batch, Params, Task, Tasks, as_batch, split_tasks, stack_tasks
+from metamirror.core.trees import mapped
 
 
 class Adapted:
@@ -150,7 +151,7 @@ class Learner(InnerLevel):
             yield self._adapted(path, lower.batch)
 
     def _adapted(self, path: Path, support: Batch) -> Adapted:
-        labels = not support.y.is_floating_point()
+        labels = are_labels(support.y)
         with torch.no_grad():
             return Adapted(self, path, self.statistics(path.phi, support), labels=labels)
 
@@ -250,7 +251,7 @@ class Learner(InnerLevel):
         self, support: Batch, seed: int | None, steps: int | None
     ) -> tuple[LowerLevel, State]:
         """Refuse a support set that does not fit; return what to minimise, and from where."""
-        support = as_batch(support)
+        support = as_batch(support, next(iter(self.theta().values())))
         check_batch(support, "support", stacked=False)
         outputs = self.asked_outputs(support, steps)
         self.check_outputs(support, "support", outputs)
@@ -260,7 +261,7 @@ class Learner(InnerLevel):
 
     def _checked(self, tasks: Tasks, seeds: Sequence[int] | None) -> tuple[Tasks, list[Params]]:
         """Refuse tasks that do not fit; return them with each one's noise."""
-        tasks = check_tasks(tasks)
+        tasks = check_tasks(tasks, next(iter(self.theta().values())))
         each = split_tasks(tasks)
         if seeds is not None and len(seeds) != len(each):
             raise ValueError(f"{len(seeds)} seeds for {len(each)} tasks; give one per task")
@@ -280,7 +281,8 @@ class Learner(InnerLevel):
 
 def flattened(tasks: Task) -> Task:
     """Return the examples of a stack of tasks as those of one."""
-    return Task(*(Batch(x.flatten(0, 1), y.flatten(0, 1)) for x, y in tasks))
+    flat: Task = mapped(lambda tensor: tensor.flatten(0, 1), tasks)
+    return flat
 
 
 def like_layout(gradient: Tensor, parameter: Tensor) -> Tensor:

@@ -1,28 +1,52 @@
 """The default losses: cross-entropy for labels, mean squared error for real targets."""
 
+from typing import Any
+
 from torch import Tensor
 from torch.nn import functional as F
 
 from metamirror.core.tasks import Loss
+from metamirror.core.trees import Tree
+
+IGNORED = -100
+"""The label that counts nowhere, as in torch."""
 
 
-def loss_for(targets: Tensor) -> Loss:
+def loss_for(targets: Tree) -> Loss:
     """Return cross-entropy for integer targets, mean squared error for floats."""
+    if not isinstance(targets, Tensor):
+        raise ValueError(
+            f"the targets are a {type(targets).__name__}, for which there is no usual loss: give "
+            f"one, loss=(output, targets) -> scalar"
+        )
     return mean_squared_error if targets.is_floating_point() else cross_entropy
 
 
-def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
-    """Return the mean cross-entropy of logits (examples, ways)."""
-    if output.dim() != 2 or target.shape != output.shape[:1]:
+def one_tensor(output: Any) -> Tensor:
+    """Return the output of a model that gives a single tensor; refuse any other."""
+    if not isinstance(output, Tensor):
         raise ValueError(
-            f"cross-entropy takes logits (examples, ways) and labels (examples,); "
-            f"the model gave {tuple(output.shape)} for labels {tuple(target.shape)}"
+            f"the model gave a {type(output).__name__}, for which there is no usual loss: give "
+            f"one, loss=(output, targets) -> scalar"
         )
-    return F.cross_entropy(output, target.long())
+    return output
 
 
-def mean_squared_error(output: Tensor, target: Tensor) -> Tensor:
+def cross_entropy(output: Any, target: Tensor) -> Tensor:
+    """Return the mean cross-entropy of logits (examples, ways), or (examples, ways, ..) each."""
+    output = one_tensor(output)
+    if output.dim() < 2 or target.shape != output.shape[:1] + output.shape[2:]:
+        raise ValueError(
+            f"cross-entropy takes logits (examples, ways) and labels (examples,), or one label for "
+            f"each place behind the ways; the model gave {tuple(output.shape)} for labels "
+            f"{tuple(target.shape)}"
+        )
+    return F.cross_entropy(output, target.long(), ignore_index=IGNORED)
+
+
+def mean_squared_error(output: Any, target: Tensor) -> Tensor:
     """Return the mean squared error; shapes must agree, since broadcasting hides mistakes."""
+    output = one_tensor(output)
     if output.shape != target.shape:
         raise ValueError(
             f"the model gave {tuple(output.shape)} for targets {tuple(target.shape)}; "

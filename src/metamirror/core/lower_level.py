@@ -56,7 +56,7 @@ class LowerLevel:
             raise ValueError("the lower level has no prior: give one, such as prior=isotropic:1")
         # What a geometry gives beside phi does not adapt, and has no prior.
         value: Tensor = self.prior({name: phi[name] for name in phi0}, phi0)
-        return value / len(self.batch.y) if self.prior.per_example else value
+        return value / self.batch.examples if self.prior.per_example else value
 
     def gradient(self, phi: Params, phi0: Params, *, create_graph: bool = False) -> Params:
         """Return the gradient of loss plus prior at phi, which is taken as a constant."""

@@ -20,6 +20,7 @@ from metamirror.core.normalisation import (
 )
 from metamirror.core.settings import Settings
 from metamirror.core.tasks import Batch, Params
+from metamirror.core.trees import Tree, leaves, mapped
 
 
 class Predictor(nn.Module):
@@ -41,7 +42,7 @@ class Predictor(nn.Module):
         self.attends = True
         """Whether it may call fused attention; False once it was seen to run without."""
         self._tried: set[tuple[bool, bool, bool]] = set()
-        self._outputs: dict[tuple[torch.Size, torch.dtype, torch.device, bool], int] = {}
+        self._outputs: dict[tuple[Any, ...], int] = {}
 
         learned = {n for n, p in model.named_parameters() if p.requires_grad or n in computed}
         if isinstance(adapts, str):
@@ -102,24 +103,29 @@ class Predictor(nn.Module):
             name: p.detach() for name, p in self.model.named_parameters() if name not in self.adapts
         }
 
-    def predict(self, phi: Params, x: Tensor, statistics: Statistics | None = None) -> Tensor:
-        """Return the model's output with parameters phi."""
+    def predict(self, phi: Params, x: Tree, statistics: Statistics | None = None) -> Any:
+        """Return the model's output with parameters phi, for inputs as in `Batch`."""
         # Buffers are passed as copies: a layer that updates its own must not leave traces.
         buffers = {name: b.clone() for name, b in self.model.named_buffers()}
         low = self.settings.autocast
         precision: AbstractContextManager[object] = nullcontext()
         if low is not None:
             # Without its cache: inner parameters are new tensors at every step.
-            precision = torch.autocast(x.device.type, low, cache_enabled=False)
+            precision = torch.autocast(leaves(x)[0].device.type, low, cache_enabled=False)
         # Inside transforms nobody knows how often a result is differentiated.
         nested = self.attends and torch._C._are_functorch_transforms_active()
         attention = plain_attention() if nested else nullcontext()
+        args = x if type(x) is tuple else () if type(x) is dict else (x,)
+        kwargs = x if type(x) is dict else {}
         with fixed_statistics(statistics) if statistics else nullcontext(), precision, attention:
-            output: Tensor = functional_call(self.model, {**buffers, **phi}, (x,))
+            output = functional_call(self.model, {**buffers, **phi}, args, kwargs)
+        if low is None:
+            return output
         # A loss is computed in full precision, whatever the model ran in.
-        return output if low is None else output.to(next(iter(phi.values())).dtype)
+        own = next(iter(phi.values())).dtype
+        return mapped(lambda t: t.to(own) if t.is_floating_point() else t, output)
 
-    def layer_input(self, layer: str, phi: Params, x: Tensor) -> Tensor:
+    def layer_input(self, layer: str, phi: Params, x: Tree) -> Tensor:
         """Return what one layer is given when the model runs with parameters phi."""
         with recorded_calls(self.model, layer) as calls:
             self.predict(phi, x)
@@ -138,10 +144,13 @@ class Predictor(nn.Module):
             self.predict(phi, support.x)
         return recorded
 
-    def outputs(self, x: Tensor) -> int:
-        """Return how many numbers the model gives for each of such examples."""
-        example = x[:1]
-        key = (example.shape, example.dtype, example.device, self.model.training)
+    def outputs(self, x: Tree) -> int:
+        """Return how many numbers the model gives for each of such examples, or for each place.
+
+        A model whose output is not one tensor gives 0: the loss alone knows what it means.
+        """
+        parts = leaves(x)
+        key = (*((t.shape[1:], t.dtype, t.device) for t in parts), self.model.training)
         if key in self._outputs:
             return self._outputs[key]
         try:
@@ -149,33 +158,36 @@ class Predictor(nn.Module):
             with torch.no_grad(), torch.random.fork_rng(), AttentionWatch() as watch:
                 before = torch.get_rng_state()
                 # Twice: torch's batch normalisation refuses to train on one example.
-                output = self.predict(self.theta(), torch.cat([example, example]))
+                output = self.predict(self.theta(), twice(x))
                 if not torch.equal(before, torch.get_rng_state()):
                     self.draws_noise = True
-        except (IndexError, RuntimeError) as error:
+        except (IndexError, RuntimeError, TypeError) as error:
             why = str(error).strip().partition("\n")[0]
-            raise ValueError(
-                f"the model does not take an example of shape {tuple(example.shape[1:])} and type "
-                f"{example.dtype}: {why}"
-            ) from error
+            forms = " and ".join(f"shape {tuple(t.shape[1:])} and type {t.dtype}" for t in parts)
+            raise ValueError(f"the model does not take an example of {forms}: {why}") from error
         self.attends = watch.seen or (self.attends and bool(self._outputs))
-        self._outputs[key] = output.shape[-1] if output.dim() else 1
+        single = isinstance(output, Tensor)
+        self._outputs[key] = (output.shape[1] if output.dim() > 1 else 1) if single else 0
         return self._outputs[key]
 
-    def check_derivatives(self, x: Tensor) -> None:
+    def check_derivatives(self, x: Tree) -> None:
         """Refuse a model that torch cannot differentiate as these settings need."""
         s = self.settings
-        twice = s.adjoint.differentiates_twice
-        key = (twice, s.vectorize, self.model.training)
-        if key in self._tried or x.device.type == "meta":
+        again = s.adjoint.differentiates_twice
+        key = (again, s.vectorize, self.model.training)
+        if key in self._tried or leaves(x)[0].device.type == "meta":
             return
-        predict = without_fusion(self.predict) if twice else self.predict
-        example = torch.cat([x[:1], x[:1]])
+        predict = without_fusion(self.predict) if again else self.predict
         with torch.random.fork_rng():
             check_derivatives(
-                predict, self.model, self.theta(), example, twice=twice, vectorize=s.vectorize
+                predict, self.model, self.theta(), twice(x), twice=again, vectorize=s.vectorize
             )
         self._tried.add(key)
+
+
+def twice(x: Tree) -> Tree:
+    """Return the first example two times."""
+    return mapped(lambda t: torch.cat([t[:1], t[:1]]), x)
 
 
 def without_fusion(predict: Callable[..., Any]) -> Callable[..., Any]:

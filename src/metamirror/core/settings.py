@@ -29,6 +29,7 @@ class Settings:
         norm: whose statistics batch normalisation uses for the query: its own batch's
             ("transductive", as MAML and the paper's code do) or the support set's ("inductive").
         loss: (output, targets) -> scalar; by default it follows the targets.
+        query_loss: the same for the query set, where that is another.
         vectorize: run the tasks of a step under `torch.func.vmap` instead of one after the other.
         autocast: the type in which the model's own operations run, where they can.
         start: what the learned vector is: "primal", phi^(0), or "dual", z^(0), which only mirror
@@ -41,6 +42,7 @@ class Settings:
     adjoint: Adjoint = Unrolled()  # noqa: RUF009 - frozen
     norm: Norm = "transductive"
     loss: Loss | None = None
+    query_loss: Loss | None = None
     vectorize: bool = False
     autocast: torch.dtype | None = None
     start: StartKind | None = None
@@ -61,8 +63,11 @@ class Settings:
         if self.start not in (None, *get_args(StartKind)):
             words = ", ".join(get_args(StartKind))
             raise ValueError(f"start is {self.start!r}; choose from {words}")
-        if not (self.loss is None or callable(self.loss)):
-            raise ValueError(f"loss is {self.loss!r}; give a function (output, targets) -> scalar")
+        for name in ("loss", "query_loss"):
+            if not ((given := getattr(self, name)) is None or callable(given)):
+                raise ValueError(
+                    f"{name} is {given!r}; give a function (output, targets) -> scalar"
+                )
         if not isinstance(self.vectorize, bool):
             raise ValueError(f"vectorize is {self.vectorize!r}; give True or False")
         if self.vectorize and not self.adjoint.vectorizes:

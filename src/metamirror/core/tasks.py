@@ -6,23 +6,33 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from metamirror.core.trees import Tree, as_tensors, leaves, mapped
+
 Params = dict[str, Tensor]
 """Parameters by name: what `torch.func.functional_call` takes."""
 
-Loss = Callable[[Tensor, Tensor], Tensor]
+Loss = Callable[[Any, Any], Tensor]
 """(model output, targets) -> scalar, a mean over examples."""
 
 
 class Batch(NamedTuple):
     """Inputs and targets of one data set. A stack of tasks has one more leading axis on both.
 
+    Either may be a tensor, or a tuple, dict or dataclass of tensors. The model is called with a
+    tuple as its arguments, with a dict as its keyword arguments, and with anything else as it is.
+
     >>> import torch
     >>> Batch(torch.zeros(5, 1), torch.zeros(5, 1)).x.shape
     torch.Size([5, 1])
     """
 
-    x: Tensor
-    y: Tensor
+    x: Tree
+    y: Tree
+
+    @property
+    def examples(self) -> int:
+        """How many examples it holds, or tasks where it is a stack."""
+        return len(leaves(self.y)[0])
 
 
 class Task(NamedTuple):
@@ -36,18 +46,18 @@ Tasks = Task | Sequence[Task]
 """A stack of tasks, or a list of single ones, whose ways, shots and lengths may differ."""
 
 
-def as_batch(batch: Any) -> Any:
-    """Return a plain pair (x, y) as a `Batch`, and anything else as it is."""
-    plain = type(batch) in (tuple, list) and len(batch) == 2
-    return Batch(*batch) if plain else batch
+def as_batch(batch: Any, like: Tensor) -> Any:
+    """Return a pair (x, y) as a `Batch` of tensors, and anything else as it is."""
+    pair = type(batch) in (Batch, tuple, list) and len(batch) == 2
+    return Batch(*(as_tensors(part, like) for part in batch)) if pair else batch
 
 
 def split_tasks(tasks: Tasks) -> list[Task]:
     """Return the tasks of a stack or a list, one by one."""
     if not isinstance(tasks, Task):
         return list(tasks)
-    each = zip(*(tensor for batch in tasks for tensor in batch), strict=True)
-    return [Task(Batch(sx, sy), Batch(qx, qy)) for sx, sy, qx, qy in each]
+    count = tasks.support.examples
+    return [mapped(lambda tensor, i=i: tensor[i], tasks) for i in range(count)]
 
 
 def stack_tasks(tasks: Sequence[Task]) -> Task:
@@ -59,8 +69,8 @@ def stack_tasks(tasks: Sequence[Task]) -> Task:
                 f"{name} is {first[name]} in task 0 and {found[name]} in task {number}, which do "
                 f"not make a stack"
             )
-    parts = zip(*tasks, strict=True)
-    return Task(*(Batch(*map(torch.stack, zip(*part, strict=True))) for part in parts))
+    stacked: Task = mapped(lambda *tensors: torch.stack(tensors), *tasks)
+    return stacked
 
 
 def forms(task: Task) -> dict[str, str]:
@@ -71,9 +81,11 @@ def forms(task: Task) -> dict[str, str]:
     'int64 (5,)'
     """
     return {
-        f"{part}.{axis}": f"{str(t.dtype).removeprefix('torch.')} {tuple(t.shape)}"
+        f"{part}.{axis}": ", ".join(
+            f"{str(t.dtype).removeprefix('torch.')} {tuple(t.shape)}" for t in leaves(tree)
+        )
         for part, batch in zip(("support", "query"), task, strict=True)
-        for axis, t in zip("xy", batch, strict=True)
+        for axis, tree in zip("xy", batch, strict=True)
     }
 
 

@@ -1,10 +1,59 @@
-"""Tensors inside dicts, lists and tuples: what states and prepared values are made of."""
+"""Tensors inside dicts, lists and tuples.
 
-from collections.abc import Iterable, Mapping, Sequence
+What users pass in (inputs, targets, outputs of models) is walked by torch's own pytree, which
+`torch.func` uses as well and which knows dataclasses. States and prepared values go through the
+two functions at the end, which take a quarter of its time at every step of the inner loop.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
+
+Tree = Any
+"""A tensor, or tensors inside tuples, dicts and dataclasses."""
+
+
+def leaves(tree: Tree) -> list[Any]:
+    """Return what a tree holds, in order.
+
+    >>> [len(t) for t in leaves({"image": torch.zeros(2), "text": (torch.zeros(3),)})]
+    [2, 3]
+    """
+    return [tree] if isinstance(tree, Tensor) else pytree.tree_leaves(tree)
+
+
+def mapped(function: Callable[..., Any], *trees: Tree) -> Tree:
+    """Return a tree of the same form, of what a function gives for the leaves."""
+    if isinstance(trees[0], Tensor):
+        return function(*trees)
+    return pytree.tree_map(function, *trees)
+
+
+def as_tensors(value: Any, like: Tensor) -> Tree:
+    """Return a tree of tensors from what users have: arrays and lists of numbers are converted.
+
+    Real numbers get the type of `like`, and what is converted its device; tensors stay as they are.
+    """
+    if isinstance(value, Tensor):
+        return value
+    numbers = isinstance(value, list) and not any(isinstance(t, Tensor) for t in leaves(value))
+    if isinstance(value, np.ndarray | np.generic) or numbers:
+        found = torch.as_tensor(np.asarray(value), device=like.device)
+        return found.to(like.dtype) if found.is_floating_point() else found
+    if dataclasses.is_dataclass(value) and type(value) not in pytree.SUPPORTED_NODES:
+        from torch.export import register_dataclass
+
+        register_dataclass(type(value))
+    if pytree.tree_is_leaf(value):
+        return value
+    return pytree.tree_map(
+        lambda part: as_tensors(part, like), value, is_leaf=lambda part: part is not value
+    )
 
 
 def tensors_in(value: Any) -> list[Tensor]:

@@ -97,7 +97,7 @@ class ConditionedQueryLoss:
         rest = {name: p for name, p in phi.items() if name not in names}
 
         def outputs(chosen: Params) -> Tensor:
-            logits = episode.inner.predict({**rest, **chosen}, episode.task.support.x)
+            logits: Tensor = episode.inner.predict({**rest, **chosen}, episode.task.support.x)
             # The residual's one-hot part is constant: only the softmax has a derivative.
             return logits if self.options.outputs == "logits" else logits.softmax(-1)
 

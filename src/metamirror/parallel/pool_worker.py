@@ -15,7 +15,8 @@ from torch import Tensor
 
 from metamirror.core.learner import Learner
 from metamirror.core.outer_gradient import Prepared, task_gradient
-from metamirror.core.tasks import Batch, Task
+from metamirror.core.tasks import Task
+from metamirror.core.trees import mapped
 from metamirror.parallel.allocator import tune_allocator
 
 Array = np.ndarray[Any, Any]
@@ -66,7 +67,7 @@ def _share(
     progress: float,
     state: Sequence[Array],
     wanted: Sequence[int],
-    own: Sequence[tuple[list[Array], dict[str, Array]]],
+    own: Sequence[tuple[Any, dict[str, Array]]],
 ) -> list[list[Array | None]]:
     learner.progress = progress
     with torch.no_grad():
@@ -77,9 +78,8 @@ def _share(
     prepared = Prepared(learner.prepare())
     found = []
     for numbers, arrays in own:
-        sx, sy, qx, qy = (torch.from_numpy(a) for a in numbers)
+        task: Task = mapped(torch.from_numpy, numbers)
         noise = {name: torch.from_numpy(a) for name, a in arrays.items()}
-        task = Task(Batch(sx, sy), Batch(qx, qy))
         gradients = task_gradient(learner, prepared, task, noise, parameters)
         found.append([None if g is None else g.numpy() for g in gradients])
     return found

@@ -11,7 +11,6 @@ import pickle
 import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
-from itertools import chain
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.util import Finalize
@@ -25,6 +24,7 @@ from metamirror.core.outer_gradient import Gradients, Prepared, task_gradient
 from metamirror.core.settings import Settings
 from metamirror.core.task_threads import gains_by_threads, threads_per_task
 from metamirror.core.tasks import Params, Task
+from metamirror.core.trees import mapped
 from metamirror.parallel.allocator import small_images
 from metamirror.parallel.pool_worker import STOPS, arrays, serve, tensors_of
 
@@ -113,7 +113,10 @@ class TaskPool(contextlib.AbstractContextManager["TaskPool"]):
             state = arrays(tensors_of(learner))
             for (_, pipe), share in zip(self._others, shares[1:], strict=True):
                 own = [
-                    (arrays(chain(*tasks[i])), {name: t.numpy() for name, t in noise[i].items()})
+                    (
+                        mapped(lambda t: t.detach().numpy(), tasks[i]),
+                        {name: t.numpy() for name, t in noise[i].items()},
+                    )
                     for i in share
                 ]
                 # If it died, recv() raises.

@@ -79,7 +79,7 @@ def describe(learner: Learner) -> dict[str, Any]:
         **{name: getattr(learner.settings, name) for name in SETTINGS},
         "adjoint": learner.settings.adjoint.spec,
         "prior": None if learner.prior is None else learner.prior.spec or "custom",
-        "loss": None if learner.settings.loss is None else "custom",
+        **{name: getattr(learner.settings, name) and "custom" for name in ("loss", "query_loss")},
         "frozen": frozen,
     }
 
@@ -96,6 +96,7 @@ def load(
     which: Literal["best", "last"] = "best",
     model: nn.Module | None = None,
     loss: Loss | None = None,
+    query_loss: Loss | None = None,
     prior: Any = None,
 ) -> Learner:
     """Load a learner from a folder that `save` or a run wrote.
@@ -105,12 +106,14 @@ def load(
         which: the learner of a run with the best validation score, or the last one.
         model: needed where the learner was built around a class of the user's own.
         loss: needed where a loss of the user's own was given.
+        query_loss: needed where one for the query set was given.
         prior: needed where a prior of the user's own class was given.
     """
     folder = _find(Path(path), which)
     config, file = folder / CONFIG, folder / TENSORS
     tensors, _ = tensor_file.read(file)
-    return restore(read_json(config), tensors, config, file, model=model, loss=loss, prior=prior)
+    given = {"model": model, "loss": loss, "query_loss": query_loss, "prior": prior}
+    return restore(read_json(config), tensors, config, file, **given)
 
 
 def restore(
@@ -121,12 +124,13 @@ def restore(
     *,
     model: nn.Module | None = None,
     loss: Loss | None = None,
+    query_loss: Loss | None = None,
     prior: Any = None,
 ) -> Learner:
     """Build a learner from `describe` and `tensors_of`; errors name `described_in` and `origin`."""
     config = checked(description, described_in)
-    for name, given in (("loss", loss), ("prior", prior)):
-        if config[name] == "custom" and given is None:
+    for name, given in (("loss", loss), ("query_loss", query_loss), ("prior", prior)):
+        if config.get(name) == "custom" and given is None:
             raise ValueError(f"{described_in} was made with the user's own {name}: pass {name}=...")
 
     def build(own: nn.Module, prior: Any = prior) -> Learner:
@@ -139,6 +143,7 @@ def restore(
             | {"lr": config["built_lr"], "steps": config["built_steps"]},
             adapts=config["adapts"],
             loss=loss,
+            query_loss=query_loss,
             prior=prior if prior is not None else config["prior"],
             **config["options"],
         )

@@ -12,6 +12,7 @@ from torch import nn
 
 from metamirror.core.learner import Learner
 from metamirror.core.tasks import Batch, Params, Task
+from metamirror.core.trees import mapped
 from metamirror.methods import METHODS, Method, make_learner
 from metamirror.storage.learner_file import load, save
 from metamirror.testing.differences import check_slope, move, named, require
@@ -129,7 +130,7 @@ def check_vmap(spec: str, model: nn.Module, tasks: Task) -> None:
 
 def check_meta_device(spec: str, model: nn.Module, tasks: Task) -> None:
     """Check that the method makes every tensor where its inputs are."""
-    there = Task(*(Batch(b.x.to("meta"), b.y.to("meta")) for b in tasks))
+    there: Task = mapped(lambda tensor: tensor.to("meta"), tasks)
     learner = make_learner(spec, copy.deepcopy(model).to("meta"), steps=2)
     with named(f"{spec} fails on the meta device", "make every tensor where its inputs are"):
         grads = meta_gradient(learner, there)
@@ -244,4 +245,4 @@ def _first(tasks: Task) -> Batch:
 
 
 def _seeds(tasks: Task) -> list[int]:
-    return list(range(len(tasks.support.x)))
+    return list(range(tasks.support.examples))

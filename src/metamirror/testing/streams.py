@@ -26,7 +26,7 @@ def check_form(stream: TaskStream) -> None:
         tasks = stream[0]
         require(isinstance(stream.task(0, 0), Task), "stream.task(0, 0) is no Task: return a Task")
     try:
-        each = split_tasks(check_tasks(tasks))
+        each = split_tasks(check_tasks(tasks, torch.zeros(())))
         for task in each:
             for name, batch in zip(("support", "query"), task, strict=True):
                 check_labels(batch, name, stream.outputs)

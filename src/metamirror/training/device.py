@@ -5,7 +5,8 @@ from typing import overload
 import torch
 from torch import Tensor, nn
 
-from metamirror.core.tasks import Batch, Task, Tasks
+from metamirror.core.tasks import Task, Tasks
+from metamirror.core.trees import mapped
 
 
 def choose_device(name: str, local_rank: int = 0) -> torch.device:
@@ -50,4 +51,5 @@ def place(tasks: Tasks, like: nn.Module) -> Tasks:
     def move(tensor: Tensor) -> Tensor:
         return tensor.to(first.device, first.dtype if tensor.is_floating_point() else None)
 
-    return Task(*(Batch(move(x), move(y)) for x, y in tasks))
+    moved: Task = mapped(move, tasks)
+    return moved

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from metamirror.console import Progress, warn
+from metamirror.core.accuracy import accuracy
 from metamirror.core.files import to_json, write_atomically, write_json
 from metamirror.core.learner import Learner
 from metamirror.core.losses import loss_for
@@ -110,7 +111,8 @@ def _evaluated(
     One has query losses and the shares of right answers at the points evaluated, the other support
     losses and gradient norms before each step.
     """
-    loss = learner.settings.loss or loss_for(task.query.y)
+    settings = learner.settings
+    loss = settings.query_loss or settings.loss or loss_for(task.query.y)
     points = (
         learner.adaptations(task.support, steps=steps, seed=seed)
         if every_step
@@ -120,12 +122,9 @@ def _evaluated(
     for adapted in points:
         path.append(torch.stack([adapted.path.losses, adapted.path.grad_norms]).cpu().double())
         output = adapted(task.query.x)
-        right = math.nan
-        if not task.query.y.is_floating_point():
-            # The largest of what is not a number is no answer.
-            hits = (output.argmax(-1) == task.query.y) & output.isfinite().all(-1)
-            right = hits.double().mean().item()
-        rows.append((loss(output, task.query.y).item(), right))
+        right = accuracy(output, task.query.y)
+        share = math.nan if right is None else right.double().item()
+        rows.append((loss(output, task.query.y).item(), share))
     return torch.tensor(rows, dtype=torch.float64).T, torch.cat(path, dim=1)
 
 
