@@ -85,6 +85,8 @@ EXTRA_PARAMETERS = {
     "metakfo": 2_621_836,
     "ecml": 0,
     "blockiaf": 3_326_442,
+    "mamlpp": 2_098,
+    "metalstm": 2_046,
     "anil": 0,
 }
 
