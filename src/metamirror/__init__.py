@@ -13,6 +13,7 @@ from metamirror.methods import METHODS, make_learner
 from metamirror.parallel.allocator import tune_allocator
 from metamirror.parallel.task_pool import TaskPool
 from metamirror.storage.learner_file import load, save
+from metamirror.training.evaluate import evaluate
 
 if TYPE_CHECKING:
     from metamirror.estimators.few_shot import FewShotClassifier, FewShotRegressor
@@ -29,6 +30,7 @@ __all__ = [
     "Task",
     "TaskPool",
     "__version__",
+    "evaluate",
     "load",
     "make_learner",
     "mirror_maps",

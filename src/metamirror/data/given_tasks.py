@@ -7,7 +7,9 @@ from typing import Any
 import torch
 
 from metamirror.console import warn
-from metamirror.core.tasks import Batch, Task
+from metamirror.core.checks import are_labels, check_batch
+from metamirror.core.tasks import Batch, Task, as_batch
+from metamirror.core.trees import leaves
 from metamirror.data.addressing import check_address
 from metamirror.data.task_stream import TaskStream
 
@@ -23,15 +25,17 @@ class GivenTasks(TaskStream):
         self.source = source
         check_address(seed, split)
         self.split, self.seed, self.batch = split, seed, batch
-        (x, y), (_, queries) = self.task(0, 0)
-        found = y.shape[-1] if y.is_floating_point() and y.dim() > 1 else 1
-        if not y.is_floating_point():
-            found = int(max(y.max(), queries.max())) + 1
+        support, query = self.task(0, 0)
+        labels, y = are_labels(support.y), leaves(support.y)[0]
+        found = y.shape[-1] if y.dim() > 1 else 1
+        if labels:
+            found = int(max(y.max(), query.y.max())) + 1
         self.outputs: int = getattr(source, "outputs", found)
-        classes = 1 if y.is_floating_point() else self.outputs
-        shots, asked = (max(1, len(part) // classes) for part in (y, queries))
+        classes = self.outputs if labels else 1
+        shots, asked = (max(1, part.examples // classes) for part in (support, query))
         super().__init__(split, shots, asked, seed, batch)
-        self.example_shape = tuple(getattr(source, "example_shape", x.shape[1:]))
+        example = leaves(support.x)[0].shape[1:]
+        self.example_shape = tuple(getattr(source, "example_shape", example))
         self.ragged = getattr(source, "ragged", True)
         self.identity = getattr(source, "identity", "")
 
@@ -86,11 +90,15 @@ class IteratedTasks(GivenTasks):
 
 
 def as_task(value: Any, name: str) -> Task:
-    """Return one task of tensors, from pairs of anything that makes tensors."""
+    """Return one task of tensors, from pairs of what `Batch` takes."""
     try:
-        support, query = (Batch(*map(torch.as_tensor, pair)) for pair in value)
-    except (TypeError, ValueError, RuntimeError) as error:
+        support, query = (Batch(x, y) for x, y in value)
+    except (TypeError, ValueError) as error:
         raise ValueError(
             f"{name} is no task ({error}); give ((x, y), (x, y)), support and query"
         ) from error
-    return Task(support, query)
+    like = torch.zeros(())
+    found = Task(as_batch(support, like), as_batch(query, like))
+    check_batch(found.support, f"{name}: support", stacked=False)
+    check_batch(found.query, f"{name}: query", stacked=False)
+    return found

@@ -6,11 +6,12 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
+from metamirror import data
 from metamirror.console import Progress, warn
 from metamirror.core.accuracy import accuracy
 from metamirror.core.files import to_json, write_atomically, write_json
@@ -50,6 +51,43 @@ class TaskResult:
     def accuracy(self) -> float | None:
         """The query accuracy after the last step, in percent; None for regression."""
         return None if self.accuracies is None else self.accuracies[-1]
+
+
+class Evaluation(NamedTuple):
+    """What a learner reaches on new tasks.
+
+    `mean` and `ci95` are of the accuracy in percent, or of the query loss where there are no
+    labels, and `tasks` has the results of each task.
+    """
+
+    mean: float
+    ci95: float
+    tasks: list["TaskResult"]
+
+
+def evaluate(
+    learner: Learner, tasks: Any, n: int = 600, *, steps: int | None = None, quiet: bool = True
+) -> Evaluation:
+    """Adapt a learner to new tasks and return the mean over them, with its 95 % interval.
+
+    Args:
+        learner: any learner, also one of your own parts.
+        tasks: what `metamirror.tasks` returns or takes.
+        n: how many of them.
+        steps: inner steps, if other than the learner's.
+        quiet: show no progress.
+
+    >>> import metamirror as mm
+    >>> learner = mm.make_learner("maml", mm.models.MLP(1, 1))
+    >>> found = evaluate(learner, mm.tasks("sinusoid", "test"), n=4)
+    >>> len(found.tasks)
+    4
+    """
+    if n < 2:
+        raise ValueError(f"n is {n}; an interval needs at least 2 tasks")
+    results = evaluate_stream(learner, data.tasks(tasks), n, steps=steps, quiet=quiet)
+    found = summary(results)
+    return Evaluation(found.get("accuracy", found["loss"]), found["ci95"], results)
 
 
 def evaluate_stream(
