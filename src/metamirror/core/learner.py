@@ -20,7 +20,16 @@ from metamirror.core.outer_gradient import TaskLosses, TaskWorkers, sum_of_gradi
 from metamirror.core.priors import Prior
 from metamirror.core.settings import Settings
 from metamirror.core.start import Start
-from metamirror.core.tasks import Batch, Params, Task, Tasks, as_batch, split_tasks, stack_tasks
+from metamirror.core.tasks import (
+    Batch,
+    Params,
+    Task,
+    Tasks,
+    as_batch,
+    precise,
+    split_tasks,
+    stack_tasks,
+)
 from metamirror.core.trees import mapped
 
 
@@ -64,7 +73,9 @@ def averaged(outputs: Sequence[Tensor], labels: bool) -> Tensor:
     stacked = torch.stack(list(outputs))
     if not labels:
         return stacked.mean(0)
-    return stacked.log_softmax(-1).logsumexp(0) - math.log(len(outputs))
+    # Exponentials round by an example's place in the batch: in double precision nobody sees it.
+    wide = precise(stacked).log_softmax(-1).logsumexp(0) - math.log(len(outputs))
+    return wide.to(stacked.dtype)
 
 
 class Learner(InnerLevel):

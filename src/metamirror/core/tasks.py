@@ -92,3 +92,8 @@ def forms(task: Task) -> dict[str, str]:
 def tensor_like(value: Tensor, like: Tensor) -> Tensor:
     """Return value on the device and in the floating type of `like`."""
     return value.to(device=like.device, dtype=like.dtype)
+
+
+def precise(tensor: Tensor) -> Tensor:
+    """Return the tensor in double precision, or single on Apple's GPUs, which have no double."""
+    return tensor.to(torch.float32 if tensor.device.type == "mps" else torch.float64)

@@ -18,9 +18,9 @@ the softmax does not depend.
 import torch
 from torch import Tensor, nn
 
+from metamirror.core.tasks import precise
 from metamirror.heads.computed import ComputedHead, indicators
 from metamirror.linalg.parametrisation import bounded_scale
-from metamirror.linalg.precision import precise
 
 PER_UNIT = 32
 """lambda starts at 1 for each so many features: at 50, as released, for the 1,600 of conv4."""

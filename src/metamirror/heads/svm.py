@@ -14,10 +14,10 @@ with smoothed labels, which is a loss for `make_learner(loss=...)`, and not part
 import torch
 from torch import Tensor, nn
 
+from metamirror.core.tasks import precise
 from metamirror.heads.computed import ComputedHead, indicators
 from metamirror.linalg.crammer_singer import crammer_singer
 from metamirror.linalg.parametrisation import bounded_scale
-from metamirror.linalg.precision import precise
 
 COST = 0.1
 """C, as in the released code."""

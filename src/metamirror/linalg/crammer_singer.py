@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from metamirror.linalg.precision import precise
+from metamirror.core.tasks import precise
 
 ITERATIONS = 20
 """Newton steps: a fixed number, since tasks side by side under vmap cannot stop one by one."""

@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from metamirror.core.episode import Episode
 from metamirror.core.layer_calls import recorded_calls
 from metamirror.core.settings import Settings
-from metamirror.core.tasks import Params
-from metamirror.linalg.precision import precise
+from metamirror.core.tasks import Params, precise
 from metamirror.methods.named_parameters import parameters_of
 from metamirror.methods.registry import Method, Parts
 from metamirror.models import head_of

@@ -16,9 +16,9 @@ targets are numbers. There are `samples` draws, from one fixed seed: an adapted 
 
 The released code draws anew in every step, on miniImageNet five times in training and ten in an
 evaluation. It has $\kappa = 0.01$, and leaves the prior's variance out of the mean's term of the KL
-and $\kappa$ out of the linear system; with the KL itself, as here, that $\kappa$ would hold the
-means with a curvature of $e^{10} \kappa / n$ = 44 for five examples, where they hardly adapt. It
-has a hyper-prior on $(m_0, v_0)$ of weight 0.01 over examples and iterations, and $v_0$ starts
+and $\kappa$ out of the linear system. With the KL itself, as here, that $\kappa$ would hold the
+means with a curvature of $e^{10} \kappa / n$ = 44 for five examples, where they hardly adapt. There
+is a hyper-prior on $(m_0, v_0)$ too, of weight 0.01 over examples and iterations, and $v_0$ starts
 between -10 and -9.
 """
 
