@@ -107,6 +107,7 @@ def labelled(
         splits=splits,
         split_seed=split_seed,
         names=str if words is None else lambda label: str(words[label]),
+        checksum=" ".join(str(getattr(part, "_fingerprint", "")) for part in parts.values()),
     )
 
 
