@@ -9,7 +9,7 @@ from metamirror.data.image_set import ImageClass, ImageSet
 from metamirror.data.image_tasks import Augment, ImageTasks, augmentation
 from metamirror.data.own_arrays import open_set
 from metamirror.data.registry import DATA_SETS, DataSet, find_data_set, open_images
-from metamirror.data.sizes import Count, as_range
+from metamirror.data.sizes import Count, only_one
 from metamirror.data.task_stream import TaskStream
 
 __all__ = [
@@ -89,13 +89,7 @@ def tasks(
             )
         stream = find_data_set(source).stream
         if stream is not None:
-            low, high = as_range("shots", shots)
-            if low < high:
-                raise ValueError(
-                    f"shots is {shots}, a range, which needs classes to draw from; {source} makes "
-                    f"tasks of one size: give one number"
-                )
-            return stream(split, low, queries, seed, batch)
+            return stream(split, only_one("shots", shots, source), queries, seed, batch)
         images = open_images(source, image_size=image_size, data_dir=data_dir)
     return ImageTasks(
         images,

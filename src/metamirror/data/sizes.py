@@ -32,6 +32,17 @@ def as_range(name: str, value: Any) -> tuple[int, int]:
     return int(ends[0]), int(ends[1])
 
 
+def only_one(name: str, value: Any, source: str) -> int:
+    """Return a count that is no range, since `source` makes tasks of one size."""
+    low, high = as_range(name, value)
+    if low < high:
+        raise ValueError(
+            f"{name} is {value}, a range, which needs classes to draw from; {source} makes tasks "
+            f"of one size: give one number"
+        )
+    return low
+
+
 def as_count(name: str, value: Any) -> Count:
     """Return a count as a configuration holds it.
 
