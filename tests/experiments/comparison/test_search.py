@@ -9,10 +9,13 @@ from metamirror.training.config import RunConfig
 from tests.experiments.comparison.test_protocol import stream
 
 
-def found(candidates: list[float], chosen: float) -> dict[str, object]:
+def found(
+    candidates: list[float], chosen: float, tried: list[float] | None = None
+) -> dict[str, object]:
+    scores = [{"lr": lr} for lr in tried or candidates]
     return {
         "candidates": candidates,
-        "rows": [{"label": "maml", "shots": 1, "lr": chosen}],
+        "rows": [{"label": "maml", "shots": 1, "scores": scores, "lr": chosen}],
     }
 
 
@@ -30,6 +33,11 @@ def test_a_best_value_at_the_end_of_the_range_is_named(
     candidates: list[float], chosen: float, named: bool
 ) -> None:
     assert bool(at_the_edge(found(candidates, chosen))) == named
+
+
+def test_what_was_not_searched_for_has_no_end_of_a_range() -> None:
+    """A method without an inner step tries one step size, which changes nothing."""
+    assert at_the_edge(found([0.01, 0.1, 1.0], 0.01, tried=[0.01])) == []
 
 
 def test_a_geometry_that_is_held_still_is_a_choice_like_others() -> None:
