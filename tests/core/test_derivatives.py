@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 import metamirror as mm
 from metamirror.core.attention import plain_attention
+from metamirror.experiments.inspection import loss_smoothness
 from metamirror.testing.methods import (
     check_learner_gradient,
     meta_gradient,
@@ -234,3 +235,19 @@ def test_a_trial_changes_nothing_that_is_random():
 def test_a_model_that_cannot_be_called_keeps_its_own_message():
     learner = mm.make_learner("maml", nn.Sequential(nn.Linear(5, WAYS)).double())
     assert_refused(lambda: learner.meta_loss(TASKS), "does not take an example of shape")
+
+
+def test_the_curvature_of_a_model_with_attention_can_be_measured():
+    model, support = ATTENTION["function"](), mm.Batch(*(t[0] for t in TASKS.support))
+    learner = mm.make_learner("maml", model)
+    theta = {name: p.detach() for name, p in learner.theta().items()}
+    found = loss_smoothness(learner, theta, support, theta, iterations=60)
+    flat = torch.cat([p.flatten() for p in theta.values()])
+    lower = learner.lower_level(support)
+
+    def loss(vector):
+        parts = vector.split([p.numel() for p in theta.values()])
+        return lower.loss({n: v.view_as(theta[n]) for n, v in zip(theta, parts, strict=True)})
+
+    exact = torch.linalg.eigvalsh(torch.func.hessian(loss)(flat)).abs().max()
+    assert found == pytest.approx(float(exact), rel=1e-6)

@@ -12,6 +12,7 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 import metamirror as mm
+from metamirror.experiments.comparison.spec import read_methods
 from metamirror.methods import find_method
 from metamirror.methods.adapting import choose, long_axes
 from metamirror.testing.methods import (
@@ -21,16 +22,24 @@ from metamirror.testing.methods import (
     relative_difference,
 )
 from metamirror.testing.networks import WAYS
-from metamirror.training.factory import extra_parameters
+from metamirror.training.config import load_config
+from metamirror.training.factory import build_learner, extra_parameters
+from metamirror.training.train import train
 from tests.comparing import assert_equal_learners, one
 from tests.networks import image_tasks, shaken
 from tests.refusals import assert_refused
+from tests.runs import small
 
 
 def vit(**sizes: int) -> nn.Module:
     torch.manual_seed(0)
     sizes = {"image_size": 8, "width": 8, "depth": 2, "heads": 2, **sizes}
-    return mm.models.ViT(ways=WAYS, channels=1, **sizes).double()
+    model = mm.models.ViT(ways=WAYS, channels=1, **sizes).double()
+    with torch.no_grad():
+        # So small a network would hardly do anything with the usual weights.
+        for p in model.parameters():
+            p.mul_(10 if p.dim() > 1 else 1)
+    return model
 
 
 class Encoder(nn.Module):
@@ -170,10 +179,10 @@ def test_every_method_is_right_for_a_part_of_the_model(method: str, adapts: str)
     if mixes_nothing or without_head:
         assert_refused(lambda: mm.make_learner(method, vit(), adapts=adapts), "adapt")
         return
-    learner = shaken(mm.make_learner(method, vit(), steps=2, lr=0.5, adapts=adapts), size=0.3)
+    learner = shaken(mm.make_learner(method, vit(), steps=2, lr=0.1, adapts=adapts), size=0.05)
     tasks, skipped = image_tasks(), "geometry.logits" if method == "mtnet" else None
     check_learner_gradient(learner, tasks, skipped)
-    stacked = mm.make_learner(method, vit(), steps=2, lr=0.5, adapts=adapts, vectorize=True)
+    stacked = mm.make_learner(method, vit(), steps=2, lr=0.1, adapts=adapts, vectorize=True)
     stacked.load_state_dict(learner.state_dict())
     assert relative_difference(meta_gradient(stacked, tasks), meta_gradient(learner, tasks)) < 1e-9
 
@@ -315,3 +324,22 @@ def test_low_rank_updates_adapt_as_written_by_hand():
     params = learner.adapt(mm.Batch(x, y)).params
     torch.testing.assert_close(params["1.lora.A"], a, rtol=0, atol=1e-12)
     torch.testing.assert_close(params["1.lora.B"], b, rtol=0, atol=1e-12)
+
+
+# Runs
+
+
+def test_a_run_adapts_what_its_configuration_says(tmp_path):
+    train(small(method="metasgd", adapts="head"), tmp_path / "run")
+    learner = mm.load(tmp_path / "run")
+    assert learner.adapts == HEAD
+    assert [p.shape for p in learner.geometry.rates] == [(1, 8), (1,)]
+    assert load_config(tmp_path / "run").adapts == "head"
+
+
+def test_the_word_of_a_row_goes_before_that_of_all_rows():
+    assert read_methods("maml:adapts=last:1,maml")
+    stream = mm.tasks("sinusoid")
+    config = small(method="maml:adapts=bias", adapts="head")
+    assert all(name.endswith("bias") for name in build_learner(config, stream).adapts)
+    assert build_learner(small(adapts="head"), stream).adapts == HEAD

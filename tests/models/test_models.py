@@ -220,6 +220,7 @@ def test_mlp_flattens_and_names_a_wrong_number_of_inputs():
 NETWORKS = {
     "conv4": {"ways": 3, "channels": 1, "image_size": SIZE, "width": 4},
     "resnet12": {"ways": 3, "channels": 1, "image_size": SIZE, "width": (3, 4, 4, 5)},
+    "vit": {"ways": 3, "channels": 1, "image_size": SIZE, "width": 8, "depth": 2, "heads": 2},
     "mlp": {"inputs": SIZE * SIZE, "outputs": 3, "hidden": (8, 8)},
 }
 
@@ -263,6 +264,12 @@ WRONG_MODELS = {
     "no filters": (("conv4", {"width": 0}), "width is 0"),
     "three widths": (("resnet12", {"width": (4, 4, 4)}), "3 entries.*four"),
     "an empty layer": (("mlp", {"hidden": (4, 0)}), "hidden is 0"),
+    "no such size": (("vit", {"size": "huge"}), "'huge'.*tiny"),
+    "heads that do not fit": (("vit", {"width": 8, "heads": 3}), "width is 8.*multiple of.*3"),
+    "a patch that does not fit": (("vit", {"image_size": 28, "patch": 5}), "patch is 5.*28"),
+    "no such pooling": (("vit", {"pool": "max"}), "'max'.*token"),
+    "no block": (("text", {"depth": 0}), "depth is 0"),
+    "heads for text": (("text", {"width": 8, "heads": 3}), "width is 8.*multiple of.*3"),
     "no such activation": (("mlp", {"activation": "sine"}), "'sine'.*relu.*tanh"),
 }
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from metamirror.core.attention import plain_attention
 from metamirror.core.geometry import Geometry
 from metamirror.core.learner import Adapted, Learner
 from metamirror.core.mirror_map import Identity, MirrorMap, inner
@@ -168,7 +169,9 @@ def loss_smoothness(
 ) -> float:
     """Return an estimate of l, the largest curvature of the lower level at phi, by Lanczos."""
     leaves = {name: phi[name].detach().requires_grad_() for name in learner.adapts}
-    grads = _grad(learner.lower_level(support)({**phi, **leaves}, phi0)[0], leaves, twice=True)
+    with plain_attention():
+        value = learner.lower_level(support)({**phi, **leaves}, phi0)[0]
+    grads = _grad(value, leaves, twice=True)
 
     def curvature(v: Params) -> Params:
         product = inner(grads, v)

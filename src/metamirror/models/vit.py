@@ -82,9 +82,9 @@ class ViT(nn.Module):
         x = as_images(x, self.channels, self.image_size, self.head.weight.dtype)
         side, p = self.image_size // self.patch, self.patch
         patches = x.unflatten(3, (side, p)).unflatten(2, (side, p)).permute(0, 2, 4, 1, 3, 5)
-        x = self.embedding(patches.reshape(len(x), side * side, -1))
+        x = self.embedding(patches.flatten(3).flatten(1, 2))
         if self.token is not None:
-            x = torch.cat([self.token.expand(len(x), -1, -1), x], 1)
+            x = torch.cat([self.token.expand(x.shape[0], -1, -1), x], 1)
         x = self.norm(self.blocks(x + self.positions))
         logits: Tensor = self.head(x[:, 0] if self.token is not None else x.mean(1))
         return logits

@@ -55,7 +55,8 @@ class RunConfig:
     seed: int = 0  # the seed of the initialisation and of every task.
     first_order: bool = False  # treat inner gradients as constants.
     norm: Norm = "transductive"  # which statistics normalise the query.
-    # what adapts in the inner loop: all, head, body, bias, norm, last:N, lora:rank=R, or names.
+    # what adapts in the inner loop: all, head, body, bias, norm, last:N, lora:rank=R, or names; a
+    # method's own word, as in maml:adapts=head, goes before it.
     adapts: str = "all"
     prior: str | None = None  # an explicit prior of the lower level, such as isotropic:0.1.
     # run the tasks of a step under torch.func.vmap; by default where that is faster.

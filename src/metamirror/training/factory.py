@@ -87,7 +87,7 @@ def build_learner(
         first_order=config.first_order,
         norm=config.norm,
         **({} if config.prior is None else {"prior": config.prior}),
-        **({} if config.adapts == "all" else {"adapts": config.adapts}),
+        **what_adapts(config.method, config.adapts),
         vectorize=config.vectorize is True and config.autocast == "none",
         # Runs from before the adjoint slot may have both, and the result is that of first order.
         recompute=config.recompute and not config.first_order,
@@ -110,13 +110,18 @@ def extra_parameters(
     adapts: str = "all",
 ) -> int:
     """Return how many parameters a method learns besides the start; the model may be a meta one."""
-    same: dict[str, Any] = {} if adapts == "all" else {"adapts": adapts}
-    own = {} if prior is None else {"prior": prior}
-    steps = find_method(method)[0].own_settings(steps, None)[0]
-    learner = make_learner(method, model, steps=steps, **same, **own)
-    start = dict(make_learner("maml", model, **same).named_parameters())
+    found, words = find_method(method)
+    own: dict[str, Any] = what_adapts(method, adapts) | ({} if prior is None else {"prior": prior})
+    learner = make_learner(method, model, steps=found.own_settings(steps, None)[0], **own)
+    plain = make_learner("maml", model, adapts=words.get("adapts", adapts))
+    start = dict(plain.named_parameters())
     named = learner.named_parameters()
     return sum(p.numel() for name, p in named if p.requires_grad and name not in start)
+
+
+def what_adapts(method: str, adapts: str) -> dict[str, str]:
+    """Return what all runs adapt as a keyword, where the method's own words do not say it."""
+    return {} if adapts == "all" or "adapts" in find_method(method)[1] else {"adapts": adapts}
 
 
 def use_precision(learner: Learner, config: RunConfig) -> None:
