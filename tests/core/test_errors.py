@@ -115,9 +115,9 @@ IN_THE_DATA = {
         lambda: make(model=mm.models.MLP(1, 1)).adapt(mm.Batch(torch.zeros(5, 1), torch.zeros(5))),
         r"\(5, 1\) for targets \(5,\).*equal shapes",
     ),
-    "an array instead of a tensor": (
-        lambda: make().adapt(support(x=Tensor.numpy)),
-        r"support\.x must be a torch\.Tensor, not ndarray",
+    "words instead of a tensor": (
+        lambda: make().adapt(support(x=str)),
+        r"support\.x holds str; give a tensor or an array",
     ),
     "x alone": (
         lambda: make().adapt(support().x),

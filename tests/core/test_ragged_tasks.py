@@ -160,7 +160,7 @@ REFUSED = {
     ),
     "a bad support set in a list": (
         lambda: make().meta_loss([RAGGED[0], RAGGED[1]._replace(support=(RAGGED[1][0].x[:1], 3))]),
-        r"tasks\[1\]\.support\.y must be a torch\.Tensor, not int",
+        r"tasks\[1\]\.support\.y holds int; give a tensor or an array",
     ),
     "a label too large in a list": (
         lambda: make().meta_loss([one_task(2, 1, 1, 0), one_task(4, 1, 1, 0)]),

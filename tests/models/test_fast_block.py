@@ -141,8 +141,9 @@ def test_scales_of_either_sign_and_ties_in_the_pooling(signs: str):
 @pytest.mark.parametrize("spec", list(mm.METHODS))
 def test_every_method_gets_the_plain_models_gradient(spec: str):
     fast, plain = both(model_of(1, 16), tasks_of(1, 16), spec)
-    # ECML's eigenvalues magnify rounding.
-    assert float((fast - plain).norm() / plain.norm()) < (1e-8 if spec == "ecml" else 1e-10)
+    # ECML's eigenvalues, and the conditions of a support vector machine, magnify rounding.
+    close = {"ecml": 1e-8, "metaoptnet": 1e-6}.get(spec, 1e-10)
+    assert float((fast - plain).norm() / plain.norm()) < close
 
 
 def test_a_scale_of_zero_gives_the_same_value():

@@ -9,9 +9,10 @@ import metamirror as mm
 from metamirror.storage.checkpoint import TrainingState
 from metamirror.training import collapse
 from metamirror.training.config import RunConfig
+from metamirror.training.factory import resolved
 from metamirror.training.train import train
 
-CONFIG = RunConfig("maml", ways=5, queries=15, tasks_per_step=4)
+CONFIG = resolved(RunConfig("maml", ways=5, queries=15, tasks_per_step=4))
 
 
 def watched(*means: float, config: RunConfig = CONFIG) -> tuple[TrainingState, list]:

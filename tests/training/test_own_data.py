@@ -15,7 +15,7 @@ from metamirror.cli.main import main
 from metamirror.data import DATA_SETS, DataSet
 from metamirror.training.config import load_config
 from metamirror.training.evaluate import evaluate_stream
-from metamirror.training.factory import build_learner, build_stream
+from metamirror.training.factory import build_learner, build_stream, resolved
 from metamirror.training.train import train
 from tests.refusals import assert_command_refused
 from tests.runs import results, small
@@ -47,7 +47,7 @@ def test_resuming_is_exact_where_tasks_differ_in_size(embeddings, tmp_path, monk
         broken_off(config, tmp_path / "broken", at, monkeypatch)
     train(config, tmp_path / "broken", resume=True)
     assert results(tmp_path / "broken") == results(tmp_path / "whole")
-    assert load_config(tmp_path / "whole") == config
+    assert load_config(tmp_path / "whole") == resolved(config)
 
 
 def test_processes_change_no_bit_of_a_run_whose_tasks_differ(embeddings, tmp_path):

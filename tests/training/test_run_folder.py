@@ -23,6 +23,7 @@ import metamirror as mm
 from metamirror.cli.main import main
 from metamirror.storage import checkpoint, learner_file, tensor_file
 from metamirror.training.config import load_config
+from metamirror.training.factory import resolved
 from metamirror.training.train import train
 from tests.refusals import assert_command_refused
 from tests.runs import SMALL, forks, results, small
@@ -65,7 +66,7 @@ def test_a_finished_run_says_so(run: Path, capsys):
 
 
 def test_a_run_folder_says_what_made_it(run: Path):
-    assert load_config(run) == SMALL
+    assert load_config(run) == resolved(SMALL)
     made_with = json.loads((run / "versions.json").read_text())
     assert made_with["metamirror"] == mm.__version__
     assert {"python", "torch", "numpy", "threads", "ranks"} <= set(made_with)

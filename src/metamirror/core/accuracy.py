@@ -15,6 +15,7 @@ def accuracy(output: Any, y: Tree) -> Tensor | None:
     Logits are (examples, ways), or (examples, ways, ..) with a label for each place behind the
     ways. Labels that are ignored do not count, and a logit that is not a number is no answer.
 
+    >>> import torch
     >>> accuracy(torch.tensor([[0.0, 1.0], [1.0, 0.0]]), torch.tensor([1, 1]))
     tensor(0.5000)
     """
