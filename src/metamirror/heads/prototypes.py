@@ -5,7 +5,7 @@ With $\mu_c$ the mean of the features of class c,
 $$-\|x - \mu_c\|^2 = 2\mu_c^\top x - \|\mu_c\|^2 - \|x\|^2,$$
 
 and the last term is the same for all classes: $w_c = 2\mu_c$ and $b_c = -\|\mu_c\|^2$ (Snell,
-Swersky, Zemel 2017, section 2.4). As the start of gradient descent it is Proto-MAML's
+Swersky, Zemel 2017). As the start of gradient descent it is Proto-MAML's
 (Triantafillou et al. 2020).
 """
 
