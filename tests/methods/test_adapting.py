@@ -170,10 +170,16 @@ def test_both_factors_learn():
 
 
 ADAPTS = ["norm", "last:1", "bias+head", "lora:rank=2"]
+WALKED = [*mm.METHODS, "blockiaf:mixing=kronecker", "metakfo:hidden=2"]
+# Each method with one word in turn; with the others among the slow tests.
+PAIRS = [
+    pytest.param(method, adapts, marks=() if i % len(ADAPTS) == j else pytest.mark.slow)
+    for i, method in enumerate(WALKED)
+    for j, adapts in enumerate(ADAPTS)
+]
 
 
-@pytest.mark.parametrize("adapts", ADAPTS)
-@pytest.mark.parametrize("method", [*mm.METHODS, "blockiaf:mixing=kronecker", "metakfo:hidden=2"])
+@pytest.mark.parametrize(("method", "adapts"), PAIRS)
 def test_every_method_is_right_for_a_part_of_the_model(method: str, adapts: str):
     row = next((row for row in ROWS if row.spec == method), Row(method))
     no_matrix_or_head = method in ("mtnet", "anil", "ecml", "boil", "gap") and adapts == "norm"
