@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -90,18 +90,18 @@ def descend(
         centre = geometry.primal(begun) if phi0 is None else phi0
 
         def replay() -> Params:
+            """Take the last steps again, with a graph that reaches the geometry alone."""
             assert renew is not None
             point, constant = renewed(tail[0], begun, renew()), detached(centre)
-            since = first + steps - len(tail)
-            again = descend(
-                lower, geometry, point, steps=len(tail), lr=lr, phi0=constant, first=since
-            )
+            count = len(tail)
+            since = first + steps - count
+            again = descend(lower, geometry, point, steps=count, lr=lr, phi0=constant, first=since)
             return {name: again.phi[name] for name in centre}
 
-        parameters = {id(p) for p in geometry.parameters()}
-        own = [p for p in through if id(p) in parameters]
+        known = {id(p) for p in geometry.parameters()}
+        own = [p for p in through if id(p) in known]
         run = replay if tail and renew is not None else None
-        phi = adjoint.attach(phi, centre, lower, Replay(through, own, run))
+        phi = adjoint.attach(phi, centre, _around(lower, given), Replay(through, own, run))
     visited.append((state, {**given, **phi}))
     empty = next(iter(phi.values())).new_zeros(0)
     return Path(
@@ -110,6 +110,13 @@ def descend(
         states=tuple(state for state, _ in visited),
         points=tuple(phi for _, phi in visited),
     )
+
+
+def _around(lower: Any, given: Params) -> Any:
+    """Return the lower level with some parameters fixed at given values."""
+    if not given:
+        return lower
+    return replace(lower, predict=lambda phi, x: lower.predict({**given, **phi}, x))
 
 
 def _given(geometry: Geometry[Any], state: State, adjoint: Adjoint) -> Params:
