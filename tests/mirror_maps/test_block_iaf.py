@@ -338,6 +338,7 @@ def trained_on(data: str, spec: str) -> tuple[mm.Learner, mm.Learner]:
     return first, learner
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("data", ["sinusoid", "conv"])
 def test_cross_layer_factors_move_in_training(data):
     first, learner = trained_on(data, "blockiaf")
@@ -352,6 +353,7 @@ def test_cross_layer_factors_move_in_training(data):
         assert j[edges[b] : edges[b + 1], edges[a] : edges[a + 1]].any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("data", ["sinusoid", "conv"])
 def test_the_released_heads_of_weights_never_leave_zero(data):
     _, learner = trained_on(data, "blockiaf:variant=released")

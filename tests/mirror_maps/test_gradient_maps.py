@@ -86,6 +86,7 @@ def test_it_starts_exactly_as_the_identity_and_alive(name):
     assert all(bool((grad != 0).any()) for grad in grads)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", {**GRADIENT_MAPS, **QUADRATIC_MAPS})
 def test_bregman_divergence_is_the_integral_of_the_mirror_map(name):
     g = randomised({**GRADIENT_MAPS, **QUADRATIC_MAPS}[name](), 0.5)

@@ -49,6 +49,7 @@ def move(method: str, width: int, part: str, seed: int) -> list[float]:
     return [float((a - b).norm() / b.norm()) for a, b in zip(after, before, strict=True)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "method", ["blockiaf", "blockiaf:mixing=kronecker", "gradnet", "gradnet:metric=diagonal"]
 )
