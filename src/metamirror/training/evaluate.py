@@ -22,7 +22,7 @@ from metamirror.core.task_threads import over_tasks
 from metamirror.core.tasks import Task
 from metamirror.data import TaskStream
 from metamirror.storage import learner_file
-from metamirror.training.config import load_config
+from metamirror.training.config import RunConfig, load_config
 from metamirror.training.device import place
 from metamirror.training.distributed import ALONE, Ranks, joined_ranks
 from metamirror.training.factory import build_stream, use_precision
@@ -225,12 +225,7 @@ def evaluate_run(
     learner, step = loaded(run, which)
     use_precision(learner, config)
     if ways is not None and ways != config.ways:
-        if not learner.fits_any_outputs(steps):
-            raise ValueError(
-                f"ways is {ways}, and the head and geometry of {config.method} are made for the "
-                f"{config.ways} of training: train with --ways {ways}, or a method whose head is "
-                f"computed, such as protonet or maml:start=prototypes"
-            )
+        check_ways(learner, config, ways, steps)
         config = replace(config, ways=ways)
     if norm is not None:
         learner.configure(norm=norm)
@@ -269,6 +264,16 @@ def evaluate_run(
     if first:
         _keep(run / FOLDER, found, results)
     return found
+
+
+def check_ways(learner: Learner, config: RunConfig, ways: int, steps: int | None) -> None:
+    """Refuse another number of classes than was trained where the learner cannot serve it."""
+    if not learner.fits_any_outputs(steps):
+        raise ValueError(
+            f"ways is {ways}, and the head and geometry of {config.method} are made for the "
+            f"{config.ways} of training: train with --ways {ways}, or a method whose head is "
+            f"computed, such as protonet or maml:start=prototypes"
+        )
 
 
 def _keep(folder: Path, found: dict[str, object], results: list[TaskResult]) -> None:
