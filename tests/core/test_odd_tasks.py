@@ -200,6 +200,15 @@ def test_lists_and_vmap_give_the_same(case: str):
     torch.testing.assert_close(own(output, each[0].query.y), loss[0])
 
 
+@pytest.mark.parametrize("method", ["reptile", "ibaml", "protomaml"])
+def test_methods_that_handle_examples_themselves_take_trees(method: str):
+    learner, tasks = learner_of("a dict in", method)
+    (loss, right), grads = learner.meta_gradient(tasks, seeds=[0, 1])
+    assert loss.isfinite().all()
+    assert right.isfinite().all()
+    assert any(bool(grad.abs().max() > 0) for grad in grads)
+
+
 def test_accuracy_is_of_labels_that_count():
     logits = torch.zeros(1, 2, 3)
     logits[0, 1, :2] = 1

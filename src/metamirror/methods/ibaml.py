@@ -185,7 +185,7 @@ class ExpectedObjective:
         support = self.geometry.lower_level(
             episode.inner.lower_level(episode.task.support), state
         ).loss(phi)
-        few, many = len(episode.task.support.y), len(episode.task.query.y)
+        few, many = episode.task.support.examples, episode.task.query.examples
         kl: Tensor = self.prior(phi, self.geometry.primal(state))
         return (few * support + many * query + kl) / (few + many)
 

@@ -5,17 +5,8 @@ optimality conditions; the scale of its logits is learned with the body. With `s
 gradient descent goes on from that head.
 """
 
-from torch import nn
-
-from metamirror.core.option_spec import NoOptions
-from metamirror.core.settings import Settings
-from metamirror.methods.registry import Method, Parts
-
-
-def build(model: nn.Module, options: NoOptions, settings: Settings) -> Parts:
-    """Leave every slot but the start at its default."""
-    return Parts(model)
-
+from metamirror.methods.maml import build
+from metamirror.methods.registry import Method
 
 METHOD = Method(
     key="metaoptnet",

@@ -3,17 +3,8 @@
 The outer level differentiates through that head too. With `steps=0` it is `protonet`.
 """
 
-from torch import nn
-
-from metamirror.core.option_spec import NoOptions
-from metamirror.core.settings import Settings
-from metamirror.methods.registry import Method, Parts
-
-
-def build(model: nn.Module, options: NoOptions, settings: Settings) -> Parts:
-    """Leave every slot but the start at its default."""
-    return Parts(model)
-
+from metamirror.methods.maml import build
+from metamirror.methods.registry import Method
 
 METHOD = Method(
     key="protomaml",

@@ -5,17 +5,8 @@ up to a term that all classes share. What is learned is the body. With `steps` a
 descent goes on from that head, which is `protomaml`.
 """
 
-from torch import nn
-
-from metamirror.core.option_spec import NoOptions
-from metamirror.core.settings import Settings
-from metamirror.methods.registry import Method, Parts
-
-
-def build(model: nn.Module, options: NoOptions, settings: Settings) -> Parts:
-    """Leave every slot but the start at its default."""
-    return Parts(model)
-
+from metamirror.methods.maml import build
+from metamirror.methods.registry import Method
 
 METHOD = Method(
     key="protonet",

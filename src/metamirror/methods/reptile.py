@@ -27,6 +27,7 @@ from metamirror.core.inner_level import InnerLevel
 from metamirror.core.mirror_map import inner
 from metamirror.core.settings import Settings
 from metamirror.core.tasks import Batch, Task
+from metamirror.core.trees import mapped
 from metamirror.methods.registry import Method, Parts
 
 
@@ -50,14 +51,14 @@ class TowardsAdapted:
     def __call__(self, episode: Episode) -> Tensor:
         refuse_others_that_learn(episode.inner)
         examples = joined(episode.task)
-        order = shuffled(len(examples.y))
+        order = shuffled(examples.examples)
         state, geometry = episode.state, episode.inner.geometry
         with torch.no_grad():
             phi0 = geometry.primal(state)
         phi = phi0
         for k in range(episode.inner.steps):
             chosen = minibatch(order, k, self.batch)
-            support = Batch(*(tensor[chosen] for tensor in examples))
+            support = mapped(lambda tensor, chosen=chosen: tensor[chosen], examples)
             path = episode.descend(
                 state=state, adjoint=Detached(), steps=1, first=k, support=support, phi0=phi0
             )
@@ -82,8 +83,8 @@ def refuse_others_that_learn(level: InnerLevel) -> None:
 
 def joined(task: Task) -> Batch:
     """Return support and query as one set."""
-    (sx, sy), (qx, qy) = task
-    return Batch(torch.cat([sx, qx]), torch.cat([sy, qy]))
+    whole: Batch = mapped(lambda s, q: torch.cat([s, q]), task.support, task.query)
+    return whole
 
 
 def shuffled(count: int) -> list[int]:

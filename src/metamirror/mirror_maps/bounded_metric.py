@@ -14,7 +14,7 @@ Metric = Literal["diagonal", "kronecker"]
 
 MOST_KRONECKER = 20.0
 LARGEST = 2.0
-"""In units of the Frobenius norm that reaches every matrix: a factor's argument stays below."""
+"""A factor's argument stays below it, in units of the Frobenius norm that reaches every matrix."""
 
 
 def bounded(a: Tensor, reach: float) -> Tensor:

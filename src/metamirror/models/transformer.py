@@ -40,7 +40,7 @@ class Block(nn.Module):
 
 
 def initialise(model: nn.Module) -> None:
-    """Draw the weights as ViT's authors' successors do: truncated normal, 0.02 wide."""
+    """Draw the weights from a truncated normal of width 0.02, as is usual for a ViT."""
     for module in model.modules():
         if isinstance(module, nn.Linear | nn.Embedding):
             nn.init.trunc_normal_(module.weight, std=0.02)

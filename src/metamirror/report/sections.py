@@ -30,7 +30,7 @@ CURVES = {
 }
 SCORES = ("best validation", "test ± 95 %", "s / iteration")
 TASKS, POINTS = 1, 2
-"""Of each inspection: enough for a page; `metamirror inspect` examines a run in more detail."""
+"""How much a page inspects of each run; `metamirror inspect` examines one in more detail."""
 Inspected = tuple[str, Run, dict[str, Any]]
 """A label, a run, and what `inspect_run` found."""
 MOST_CHANGED = 12

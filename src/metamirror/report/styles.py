@@ -36,7 +36,7 @@ CHOSEN = (
     ("#86067e", "#fa82eb"),
     ("#0f5d0f", "#8eed97"),
 )
-"""On a light and on a dark background; further colours are computed.
+"""The colours on a light and on a dark background; further ones are computed.
 
 Readers with any colour vision can tell any two of the first `SOLID` apart. No more than about ten
 colours can have this property: lines of the others are broken as well.
@@ -46,7 +46,7 @@ SOLID = 10
 """How many methods have an unbroken line, before each further ten has a pattern of its own."""
 
 Marker = str | tuple[int, Literal[0, 1], int]
-"""As matplotlib names it: a letter, or corners, polygon (0) or star (1), and an angle."""
+"""A marker as matplotlib names it: a letter, or corners, polygon (0) or star (1), and an angle."""
 
 MARKERS: tuple[Marker, ...] = (
     *"os^vDPX*ph<>dH8",

@@ -248,7 +248,7 @@ def test_the_search_chooses_the_rate_of_the_geometry_where_there_is_one(tmp_path
         assert (stored["lr"], stored["geometry_lr"]) == best
     line = table_of(tmp_path)["protocol"]["line"]
     assert f"{best[0]:g} and {best[1]:g}" in line
-    assert "outer rate beside the start from {0.01, 0.001}, by 5 validation tasks" in line
+    assert "the geometry's outer rate from {0.01, 0.001}, by 5 validation tasks" in line
     page = (tmp_path / "report.html").read_text()
     assert f"α = {best[0]:g}, geometry {best[1]:g}" in page
 

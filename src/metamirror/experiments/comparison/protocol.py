@@ -101,7 +101,9 @@ def line(
 
 def _example(shape: Sequence[int]) -> str:
     size = "x".join(map(str, shape[1:] if len(shape) == 3 else shape))
-    return f"{size} pixels, {shape[0]} channel(s)" if len(shape) == 3 else f"{size} numbers each"
+    if len(shape) != 3:
+        return f"{size} numbers each"
+    return f"{size} pixels, {shape[0]} channel{'' if shape[0] == 1 else 's'}"
 
 
 def _drawn(count: Count, what: str) -> str:
@@ -114,13 +116,13 @@ def _step_sizes(
     search = fields["search"]
     if search is None:
         return f"inner step size {lr}"
-    inner, beside = (
+    inner, outer = (
         "{" + ", ".join(f"{rate:g}" for rate in search[key]) + "}"
         for key in ("candidates", "geometry")
     )
     words = f"inner step size for each row from {inner}"
     if search["geometry"]:
-        words += f" and outer rate beside the start from {beside},"
+        words += f" and the geometry's outer rate from {outer},"
     words += f" by {search['tasks']} validation tasks after {search['iterations']:,} iterations"
     known = [
         (row, " and ".join(f"{rate:g}" for rate in rates if rate is not None))
@@ -141,10 +143,10 @@ def _step_sizes(
 
 
 def _outer(base: RunConfig) -> str:
-    beside = "" if base.geometry_lr is None else f" ({base.geometry_lr:g} beside the start)"
+    own = "" if base.geometry_lr is None else f" ({base.geometry_lr:g} for the geometry)"
     words = [
         "Adam" if base.optimizer == "adam" else "SGD",
-        f"outer rate {base.outer_lr:g}{beside}",
+        f"outer rate {base.outer_lr:g}{own}",
         base.optimizer == "sgd" and base.momentum and f"Nesterov {base.momentum:g}",
         base.weight_decay and f"weight decay {base.weight_decay:g}",
         base.schedule == "step" and f"times {base.decay_factor:g} every {base.decay_every:,}",

@@ -29,7 +29,7 @@ from metamirror.mirror_maps.partition import Partition
 
 Prepared = Mapping[str, Any]
 Coders = Sequence[Sequence[Sequence[KroneckerLinear]]]
-"""Of each group of pieces the layers in order; several where they read the same input."""
+"""The layers of each group of pieces, in order; several where they read the same input."""
 Connected = tuple[Tensor, Tensor]
 """A connection's weight and bias."""
 

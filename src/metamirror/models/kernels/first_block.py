@@ -48,7 +48,7 @@ def as_matrix(weight: Tensor) -> Tensor:
 
 
 class Summary(NamedTuple):
-    """Of images: what the rest needs to know. The last three where derivatives are wanted."""
+    """What the rest needs to know of the images; the last three where derivatives are wanted."""
 
     mean: Tensor
     var: Tensor
