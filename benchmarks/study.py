@@ -20,9 +20,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from metamirror.core.files import read_json, write_atomically
-from metamirror.experiments.comparison.plan import file_name
-from metamirror.training.evaluate import read_tasks
+from metamirror.core.files import file_name, read_json, write_atomically
+from metamirror.training.task_results import read_tasks
 
 ROOT = Path(__file__).parents[1]
 RUNS, RESULTS, DOCS = ROOT / "runs" / "study", ROOT / "results" / "study", ROOT / "docs"
@@ -191,9 +190,7 @@ def task_by_task(comparison: Path) -> str:
         record = read_json(file)
         if record.get("tasks_file") and record["job"]["split"] == "test":
             found = read_tasks(comparison / record["tasks_file"])
-            columns[record["job"]["name"]] = [
-                r.loss if r.accuracies is None else r.accuracy for r in found
-            ]
+            columns[record["job"]["name"]] = [result.score for result in found]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["task", *columns])

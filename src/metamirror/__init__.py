@@ -6,7 +6,9 @@ from metamirror import mirror_maps, models
 from metamirror._version import __version__
 from metamirror.core import priors
 from metamirror.core.geometry import Geometry, Preconditioner
+from metamirror.core.import_path import allow_module
 from metamirror.core.learner import Adapted, Learner
+from metamirror.core.metrics import METRICS, Metric
 from metamirror.core.tasks import Batch, Task
 from metamirror.data import tasks
 from metamirror.methods import METHODS, make_learner
@@ -20,16 +22,19 @@ if TYPE_CHECKING:
 
 __all__ = [
     "METHODS",
+    "METRICS",
     "Adapted",
     "Batch",
     "FewShotClassifier",
     "FewShotRegressor",
     "Geometry",
     "Learner",
+    "Metric",
     "Preconditioner",
     "Task",
     "TaskPool",
     "__version__",
+    "allow_module",
     "evaluate",
     "load",
     "make_learner",

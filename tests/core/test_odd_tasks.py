@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 import metamirror as mm
-from metamirror.core.accuracy import accuracy
 from metamirror.core.losses import cross_entropy as usual_loss
+from metamirror.core.metrics import accuracy
 from metamirror.core.tasks import split_tasks
 from metamirror.testing.differences import move
 from metamirror.testing.methods import check_learner_gradient

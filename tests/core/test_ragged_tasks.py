@@ -77,7 +77,7 @@ def test_the_meta_gradient_of_a_list_is_the_mean_of_naive_ones(kind: str):
     learner.meta_loss(tasks).backward()
     for p, e in zip(learner.model.parameters(), expected, strict=True):
         torch.testing.assert_close(p.grad, e, rtol=1e-10, atol=1e-12)
-    assert losses.loss.shape == losses.accuracy.shape == (len(tasks),)
+    assert losses.loss.shape == losses.score.shape == (len(tasks),)
 
 
 @pytest.mark.parametrize("spec", list(mm.METHODS))

@@ -10,7 +10,7 @@ from scipy import stats
 
 from metamirror.experiments.comparison.table import difference
 from metamirror.experiments.statistics import estimate, student
-from metamirror.training.evaluate import mean_and_interval
+from metamirror.training.task_results import mean_and_interval
 
 
 @pytest.mark.parametrize("freedom", [1, 2, 3.7, 8, 41.5, 599, 1e5])

@@ -49,7 +49,7 @@ def test_the_meta_gradient_is_the_same_to_the_bit_and_follows_the_learner(method
             (losses, accuracies), grads = learner.meta_gradient(tasks, seeds=[0, 1, 2])
             found = learner.meta_gradient(tasks, seeds=[0, 1, 2], pool=pool)
             assert torch.equal(found[0].loss, losses)
-            assert torch.equal(found[0].accuracy, accuracies)
+            assert torch.equal(found[0].score, accuracies)
             assert all(torch.equal(a, b) for a, b in zip(grads, found[1], strict=True))
             with torch.no_grad():
                 for p in learner.parameters():

@@ -15,7 +15,8 @@ from metamirror.cli.main import main
 from metamirror.data import DATA_SETS, DataSet
 from metamirror.methods import takes_real_targets
 from metamirror.storage import learner_file
-from metamirror.training.evaluate import evaluate_run, evaluate_stream
+from metamirror.training.evaluate import evaluate_stream
+from metamirror.training.evaluate_run import evaluate_run
 from metamirror.training.train import train
 from tests.runs import Pictures, forks, small
 

@@ -407,7 +407,7 @@ def test_a_read_only_run_can_be_evaluated(run: Path, capsys, monkeypatch):
     def refuse(*_: object, **__: object) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(run))
 
-    monkeypatch.setattr("metamirror.training.evaluate.write_atomically", refuse)
+    monkeypatch.setattr("metamirror.training.task_results.write_atomically", refuse)
     capsys.readouterr()
     assert main(["evaluate", str(run), "--tasks", "2", "--json"]) == 0
     captured = capsys.readouterr()

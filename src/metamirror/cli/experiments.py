@@ -28,7 +28,7 @@ from metamirror.report.figures import convergence as figures
 from metamirror.report.page import write_report
 from metamirror.report.tables import cost_table, show, write_tables
 from metamirror.training.config import RunConfig
-from metamirror.training.user_modules import import_modules
+from metamirror.training.user_modules import import_modules, with_imports
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,8 @@ def compare(
         jobs: runs at a time; they share the cores.
     """
     import_modules(imports)
-    base = RunConfig(**{**asdict(settings), "method": "maml", "seed": 0, "imports": imports})
+    base = RunConfig(**{**asdict(settings), "method": "maml", "seed": 0, "imports": ()})
+    base = with_imports(base, imports)
     base = replace(base, data=absolute(base.data))
     if shots is None:
         shots = "1,5" if config is None else str(base.shots)

@@ -21,6 +21,7 @@ from metamirror.cli.arguments import bound
 from metamirror.console import say
 from metamirror.parallel.allocator import memory_ran_out, tune_allocator
 from metamirror.training.config import RunConfig, load_config
+from metamirror.training.user_modules import import_modules, import_plugins, modules_named
 
 COMMANDS = {
     "methods": ("runs:methods", "list the methods, with their papers and extra parameters"),
@@ -47,6 +48,7 @@ COMMANDS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
     try:
+        import_plugins()
         parse(sys.argv[1:] if arguments is None else arguments)()
     except BrokenPipeError:
         # The reader has seen enough, as in `metamirror methods | head`: nothing to report.
@@ -83,6 +85,9 @@ def parse(arguments: Sequence[str]) -> Callable[[], None]:
     command: Callable[..., Any] = bound(getattr(module, attribute))
     if name in ("train", "compare") and (base := _base_settings(rest, continues=name == "train")):
         command = functools.partial(command, settings=module.Settings(**asdict(base)))
+    if name in ("train", "compare", "evaluate"):
+        # What is typed may be imported; what a file names may not.
+        import_modules(modules_named(_typed(rest)))
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):
@@ -122,6 +127,28 @@ def _base_settings(words: list[str], *, continues: bool) -> RunConfig | None:
     if continues and origin.resume and origin.out and (origin.out / "config.json").is_file():
         return load_config(origin.out / "config.json")
     return None
+
+
+@dataclass
+class _Names:
+    """The flags of `train` and `compare` that may name something of the user's own."""
+
+    data: str = RunConfig.data
+    model: str | None = None
+    loss: str | None = None
+    query_loss: str | None = None
+    metric: str | None = None
+
+
+def _typed(words: list[str]) -> RunConfig:
+    """Return the settings that are named on the command line, whatever a file has."""
+    try:
+        names, _ = tyro.cli(
+            _Names, args=words, return_unknown_args=True, add_help=False, console_outputs=False
+        )
+    except SystemExit:
+        names = _Names()  # the command's own parser says what is wrong
+    return RunConfig("maml", **asdict(names))
 
 
 def _listing(words: list[str]) -> Callable[[], None]:

@@ -1,7 +1,6 @@
 """`metamirror methods`, `train`, `evaluate` and `inspect`."""
 
 import os
-import re
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -12,18 +11,20 @@ import tyro
 from tyro.conf import arg
 
 from metamirror.cli.arguments import DataDir, Imports, Json, RunFolder, flags_of
-from metamirror.core.files import to_json
+from metamirror.core.files import file_name, to_json
 from metamirror.core.learner import Learner
+from metamirror.core.metrics import metric_in
 from metamirror.data.path_spec import absolute, find_path
 from metamirror.data.sizes import in_words
+from metamirror.experiments.comparison.table import plus_minus
 from metamirror.methods import METHODS
 from metamirror.methods.registry import GROUPS
 from metamirror.models import Conv4
 from metamirror.training.config import RunConfig
-from metamirror.training.evaluate import evaluate_run
+from metamirror.training.evaluate_run import evaluate_run
 from metamirror.training.factory import extra_parameters
 from metamirror.training.train import train as run_training
-from metamirror.training.user_modules import import_modules
+from metamirror.training.user_modules import import_modules, with_imports
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ def train(
         out: the run folder; by default runs/DATA-METHOD-SHOTSshot-seedSEED.
     """
     import_modules(imports)
-    chosen = RunConfig(**{**asdict(settings), "imports": imports or settings.imports})
+    chosen = with_imports(RunConfig(**asdict(settings)), imports)
     folder = out or default_folder(chosen)
     # The run must find its data from wherever it is asked for.
     chosen = replace(chosen, data=absolute(chosen.data))
@@ -112,8 +113,7 @@ def default_folder(config: RunConfig) -> Path:
     data = config.data
     if found := find_path(data):
         data = found.path.resolve().name.removesuffix(".npz")
-    data = re.sub(r"[^A-Za-z0-9.-]+", "-", data)
-    return Path("runs") / f"{data}-{name}-{config.shots}shot-seed{config.seed}"
+    return Path("runs") / f"{file_name(data)}-{name}-{config.shots}shot-seed{config.seed}"
 
 
 def evaluate(
@@ -126,12 +126,13 @@ def evaluate(
     found = evaluation()
     if os.environ.get("RANK", "0") != "0":
         return
-    measure, digits, unit = ("accuracy", 2, " %") if "accuracy" in found else ("mse", 4, "")
+    measure = metric_in(found)
+    unit = " %" if measure.percent else ""
     ways = "" if found["ways"] is None else f"{in_words(found['ways'], 'way')} "
     line = (
         f"{found['method']} on {found['data']}, {ways}{in_words(found['shots'], 'shot')}, "
         f"{found['steps']} steps, {found['tasks']} {found['split']} tasks, {found['norm']}: "
-        f"{measure} {found[measure]:.{digits}f} ± {found['ci95']:.{digits}f}{unit}"
+        f"{measure.name} {plus_minus(measure, found[measure.name], found['ci95'])}{unit}"
     )
     print(to_json(found) if json else line)
 

@@ -2,12 +2,12 @@
 
 from torch import Tensor
 
-from metamirror.core.accuracy import accuracy
 from metamirror.core.adjoints import Adjoint
 from metamirror.core.geometry import State
 from metamirror.core.inner_level import InnerLevel
 from metamirror.core.inner_loop import Path
 from metamirror.core.losses import loss_for
+from metamirror.core.metrics import metric_for
 from metamirror.core.tasks import Batch, Params, Task
 
 
@@ -18,13 +18,13 @@ class Episode:
         inner: model, geometry, start and settings.
         task: support and query set.
         state: where the adaptation begins.
-        accuracy: the share of query examples that were predicted correctly when `query_loss` was
-            last called; NaN before, and for regression.
+        score: the metric on the query set when `query_loss` was last called; NaN before, and where
+            there is none.
     """
 
     def __init__(self, inner: InnerLevel, task: Task, state: State, *, inside_vmap: bool = False):
         self.inner, self.task, self.state = inner, task, state
-        self.accuracy = next(iter(state.z.values())).detach().new_full((), float("nan"))
+        self.score = next(iter(state.z.values())).detach().new_full((), float("nan"))
         self._inside_vmap = inside_vmap
 
     def descend(
@@ -65,8 +65,8 @@ class Episode:
         """Return the query loss at phi, under the learner's normalisation protocol."""
         support, (x, y) = self.task
         output = self.inner.predict(phi, x, self.inner.statistics(phi, support))
-        right = accuracy(output, y)
-        if right is not None:
-            self.accuracy = right.detach()
         settings = self.inner.settings
+        metric = settings.metric or metric_for(y)
+        if (score := metric(output, y)) is not None:
+            self.score = score.to(self.score)
         return (settings.query_loss or settings.loss or loss_for(y))(output, y)

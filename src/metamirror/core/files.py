@@ -5,6 +5,7 @@ import hashlib
 import json
 import math
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,15 @@ def expanded(path: str | Path) -> Path:
         return Path(path).expanduser()
     except RuntimeError as error:
         raise ValueError(f"{path} names nobody's home folder: write the path in full") from error
+
+
+def file_name(words: str) -> str:
+    """Return words as part of a file's name.
+
+    >>> file_name("blockiaf:variant=released")
+    'blockiaf-variant-released'
+    """
+    return re.sub(r"[^A-Za-z0-9.-]+", "-", words)
 
 
 def remove_leftovers(folder: Path) -> None:

@@ -177,7 +177,7 @@ class Learner(InnerLevel):
         return self.task_losses(tasks, seeds=seeds).loss.mean()
 
     def task_losses(self, tasks: Tasks, *, seeds: Sequence[int] | None = None) -> TaskLosses:
-        """Return objective and accuracy of each task; arguments as in `meta_loss`."""
+        """Return objective and score of each task; arguments as in `meta_loss`."""
         tasks, noise = self._checked(tasks, seeds)
         prepared = self.prepare()
         if not self.settings.vectorize:
@@ -227,9 +227,9 @@ class Learner(InnerLevel):
         if parameters is None:
             parameters = [p for p in self.parameters() if p.requires_grad]
         if self.settings.vectorize:
-            loss, accuracy = self.task_losses(tasks, seeds=seeds)
+            loss, score = self.task_losses(tasks, seeds=seeds)
             grads = torch.autograd.grad(loss.mean(), tuple(parameters), materialize_grads=True)
-            losses = TaskLosses(loss.detach(), accuracy)
+            losses = TaskLosses(loss.detach(), score)
         else:
             tasks, noise = self._checked(tasks, seeds)
             losses, total = sum_of_gradients(self, split_tasks(tasks), noise, parameters, pool)
@@ -245,14 +245,14 @@ class Learner(InnerLevel):
         inside_vmap: bool = False,
         outputs: int | None = None,
     ) -> TaskLosses:
-        """Return objective and accuracy of one task, given what was prepared for all of them.
+        """Return objective and score of one task, given what was prepared for all of them.
 
         `outputs` as in `begin_at`.
         """
         state = self.begin_at(self.theta(), task.support, prepared, noise, outputs)
         episode = Episode(self, task, state, inside_vmap=inside_vmap)
         loss = self.objective(episode)
-        return TaskLosses(loss, episode.accuracy)
+        return TaskLosses(loss, episode.score)
 
     def episode(self, task: Task, *, seed: int | None = None) -> Episode:
         """Return one task, without a task axis, as an objective sees it."""

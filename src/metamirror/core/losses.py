@@ -5,6 +5,7 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional as F
 
+from metamirror.core import import_path
 from metamirror.core.tasks import Loss
 from metamirror.core.trees import Tree
 
@@ -53,3 +54,33 @@ def mean_squared_error(output: Any, target: Tensor) -> Tensor:
             f"mean squared error needs equal shapes (a trailing axis of 1 counts)"
         )
     return F.mse_loss(output, target)
+
+
+LOSSES: dict[str, Loss] = {"cross_entropy": cross_entropy, "mse": mean_squared_error}
+"""The losses by the names that `metamirror train --loss` takes."""
+
+
+def make(loss: Any, what: str = "loss") -> Loss | None:
+    """Return a loss from its name, an import path, or a function (output, targets) -> scalar."""
+    if isinstance(loss, str):
+        if loss in LOSSES:
+            return LOSSES[loss]
+        if import_path.split_path(loss) is None or not callable(import_path.find(loss, what)):
+            raise ValueError(
+                f"{what} is {loss!r}; choose from {', '.join(LOSSES)}, or name your own function, "
+                f"package.module:function"
+            )
+        return import_path.Named(loss)
+    if not (loss is None or callable(loss)):
+        raise ValueError(f"{what} is {loss!r}; give a function (output, targets) -> scalar")
+    found: Loss | None = loss
+    return found
+
+
+def name_of(loss: Loss | None) -> str | None:
+    """Return how a file names a loss; "custom" for one that it cannot."""
+    if loss is None:
+        return None
+    if isinstance(loss, import_path.Named):
+        return loss.spec
+    return next((name for name, known in LOSSES.items() if known is loss), "custom")

@@ -1,5 +1,6 @@
 """Values from the words of a command line or the fields of a file, checked against a type."""
 
+import contextlib
 import difflib
 import types
 from collections.abc import Iterable, Mapping, Sequence
@@ -57,6 +58,19 @@ def convert(name: str, value: Any, kind: Any) -> Any:
     if isinstance(value, str):
         raise ValueError(f"{name} is {value!r}; this option can only be given in Python")
     return value
+
+
+def literal(word: str) -> int | float | bool | str:
+    """Return the number or truth value that a word spells; otherwise the word.
+
+    >>> [literal(word) for word in ("3", "1e-2", "true", "gelu")]
+    [3, 0.01, True, 'gelu']
+    """
+    for kind in (int, float, bool):
+        with contextlib.suppress(ValueError):
+            found: int | float | bool = convert("", word, kind)
+            return found
+    return word
 
 
 SYNONYMS = {

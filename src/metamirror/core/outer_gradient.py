@@ -16,12 +16,12 @@ Gradients = list[Tensor | None]
 class TaskLosses(NamedTuple):
     """What the outer level sees of each task of a stack.
 
-    `loss` is the objective, with its graph; `accuracy` the share of query examples that the
-    objective last predicted correctly, and NaN for regression.
+    `loss` is the objective, with its graph; `score` the metric on the query set where the objective
+    last predicted it, such as the share of right labels, and NaN where there is none.
     """
 
     loss: Tensor
-    accuracy: Tensor
+    score: Tensor
 
 
 class TaskWorkers(Protocol):
@@ -54,10 +54,10 @@ class Prepared:
 def task_gradient(
     learner: Any, prepared: Prepared, task: Task, noise: Params, parameters: Sequence[Tensor]
 ) -> Gradients:
-    """Return one task's objective and accuracy, and its gradient as far as the cut."""
-    loss, accuracy = learner.task_loss(task, prepared.value, noise)
+    """Return one task's objective and score, and its gradient as far as the cut."""
+    loss, score = learner.task_loss(task, prepared.value, noise)
     inputs = (*parameters, *prepared.leaves)
-    return [loss.detach(), accuracy, *torch.autograd.grad(loss, inputs, allow_unused=True)]
+    return [loss.detach(), score, *torch.autograd.grad(loss, inputs, allow_unused=True)]
 
 
 def sum_of_gradients(
@@ -67,7 +67,7 @@ def sum_of_gradients(
     parameters: Sequence[Tensor],
     workers: TaskWorkers | None = None,
 ) -> tuple[TaskLosses, list[Tensor]]:
-    """Return each task's objective and accuracy, and the gradient of the objectives' sum."""
+    """Return each task's objective and score, and the gradient of the objectives' sum."""
     found: Iterable[Gradients]
     if workers is not None:
         prepared, found = workers.gradients(learner, tasks, noise, parameters)
@@ -80,8 +80,8 @@ def sum_of_gradients(
         found = over_tasks(learner, one, range(len(tasks)))
     total: Gradients = [None] * (len(parameters) + len(prepared.leaves))
     losses: list[Any] = []
-    for loss, accuracy, *grads in found:
-        losses.append((loss, accuracy))
+    for loss, score, *grads in found:
+        losses.append((loss, score))
         total = [_added(a, b) for a, b in zip(total, grads, strict=True)]
     direct, by_leaves = total[: len(parameters)], total[len(parameters) :]
     through = pulled_back(prepared.ends, by_leaves, parameters)

@@ -6,9 +6,10 @@ from typing import Literal, get_args
 
 import torch
 
-from metamirror.core import adjoints
+from metamirror.core import adjoints, losses, metrics
 from metamirror.core.adjoints import Adjoint, Unrolled
 from metamirror.core.checks import check_lr, check_steps
+from metamirror.core.metrics import Metric
 from metamirror.core.option_spec import refused
 from metamirror.core.tasks import Loss
 
@@ -30,6 +31,9 @@ class Settings:
             ("transductive", as MAML and the paper's code do) or the support set's ("inductive").
         loss: (output, targets) -> scalar; by default it follows the targets.
         query_loss: the same for the query set, where that is another.
+        metric: how right predictions are: a `Metric`, a name (accuracy, iou, f1, mse, mae, r2), or
+            a function (output, targets) -> number, of which more is better; by default accuracy
+            where targets are labels.
         vectorize: run the tasks of a step under `torch.func.vmap` instead of one after the other.
         autocast: the type in which the model's own operations run, where they can.
         start: what the learned vector is: "primal", phi^(0), or "dual", z^(0), which only mirror
@@ -43,6 +47,7 @@ class Settings:
     norm: Norm = "transductive"
     loss: Loss | None = None
     query_loss: Loss | None = None
+    metric: Metric | None = None
     vectorize: bool = False
     autocast: torch.dtype | None = None
     start: StartKind | None = None
@@ -64,10 +69,8 @@ class Settings:
             words = ", ".join(get_args(StartKind))
             raise ValueError(f"start is {self.start!r}; choose from {words}")
         for name in ("loss", "query_loss"):
-            if not ((given := getattr(self, name)) is None or callable(given)):
-                raise ValueError(
-                    f"{name} is {given!r}; give a function (output, targets) -> scalar"
-                )
+            object.__setattr__(self, name, losses.make(getattr(self, name), name))
+        object.__setattr__(self, "metric", metrics.make(self.metric))
         if not isinstance(self.vectorize, bool):
             raise ValueError(f"vectorize is {self.vectorize!r}; give True or False")
         if self.vectorize and not self.adjoint.vectorizes:

@@ -3,12 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+from metamirror.core import import_path
 from metamirror.data.benchmarks import BENCHMARKS
 from metamirror.data.given_tasks import GivenTasks, IteratedTasks
 from metamirror.data.image_set import ImageClass, ImageSet
 from metamirror.data.image_tasks import Augment, ImageTasks, augmentation
 from metamirror.data.own_arrays import open_set
-from metamirror.data.registry import DATA_SETS, DataSet, find_data_set, open_images
+from metamirror.data.registry import DATA_SETS, DataSet, find_data_set, is_own, open_images
 from metamirror.data.sizes import Count, only_one
 from metamirror.data.task_stream import TaskStream
 
@@ -48,7 +49,8 @@ def tasks(
 
     Args:
         source: the name of a data set, such as `sinusoid`, `glyphs`, a benchmark's, `folder:PATH`,
-            `arrays:FILE.npz` or `hf:PATH`; or examples and labels `(x, y)`; a
+            `arrays:FILE.npz`, `hf:PATH`, or `package.module:attribute` for what a function of your
+            own returns; or examples and labels `(x, y)`; a
             `torch.utils.data.Dataset` of pairs (x, label); a Hugging Face `Dataset`; an iterator
             of tasks; or an object with a method `task(step, index)`.
         split: train, val or test.
@@ -73,6 +75,12 @@ def tasks(
     """
     if isinstance(source, TaskStream):
         return source
+    if isinstance(source, str) and is_own(source):
+        found = import_path.find(source, "data")
+        asked: dict[str, Any] = {"split": split, "ways": ways, "shots": shots, "queries": queries}
+        asked |= {"seed": seed, "batch": batch, "image_size": image_size, "data_dir": data_dir}
+        source = import_path.called(found, source, asked) if callable(found) else found
+        image_size = None  # which is the function's business
     if not isinstance(source, str):
         if hasattr(source, "task"):
             return GivenTasks(source, split, seed, batch)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from metamirror.core.import_path import split_path
 from metamirror.core.option_spec import NoOptions, parse_spec, read_options
 from metamirror.data.benchmarks import BENCHMARKS
 from metamirror.data.hugging_face import open_saved
@@ -38,8 +39,16 @@ def find_data_set(spec: str) -> DataSet:
     name = spec.partition(":")[0]
     if name not in DATA_SETS:
         known = ", ".join(row.usage or key for key, row in DATA_SETS.items())
-        raise ValueError(f"no data set is called {name!r}; choose from {known}")
+        raise ValueError(
+            f"no data set is called {name!r}; choose from {known}, or name your own, "
+            f"package.module:function"
+        )
     return DATA_SETS[name]
+
+
+def is_own(spec: str) -> bool:
+    """Return whether a name is the import path of the user's own data."""
+    return spec.partition(":")[0] not in DATA_SETS and split_path(spec) is not None
 
 
 def open_images(

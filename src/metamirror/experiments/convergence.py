@@ -10,6 +10,7 @@ from torch import Tensor
 
 from metamirror.console import warn
 from metamirror.core.checks import check_steps
+from metamirror.core.metrics import Metric, described
 from metamirror.core.option_spec import parse_spec
 from metamirror.data import TaskStream
 from metamirror.experiments.statistics import BASELINE, Estimate, estimate, half_of_sum
@@ -18,7 +19,8 @@ from metamirror.storage import learner_file
 from metamirror.training.config import RunConfig, labels_of, load_config
 from metamirror.training.device import choose_device
 from metamirror.training.distributed import Ranks
-from metamirror.training.evaluate import evaluate_stream, loaded, warn_of_other_data
+from metamirror.training.evaluate import evaluate_stream
+from metamirror.training.evaluate_run import loaded, warn_of_other_data
 from metamirror.training.factory import build_stream, use_precision
 
 COMPARABLE = (0.5, 2.0)
@@ -91,7 +93,7 @@ def convergence(
         if step is not None and step < iterations:
             warn(f"{run} is not finished: it stands at {step} of {iterations} iterations")
 
-    def measure(run: Path, config: RunConfig, title: str) -> tuple[str, Tensor]:
+    def measure(run: Path, config: RunConfig, title: str) -> tuple[Metric, Tensor]:
         """Return the query's measure, and support losses, gradient norms and it by task and k."""
         learner, _ = loaded(run, which)
         use_precision(learner, config)
@@ -104,10 +106,9 @@ def convergence(
         values = [
             [r.support_losses for r in results],
             [r.grad_norms for r in results],
-            [(r.accuracies or r.losses)[: last + 1] for r in results],
+            [r.figures[: last + 1] for r in results],
         ]
-        name = "mse" if results[0].accuracies is None else "accuracy"
-        return name, torch.tensor(values, dtype=torch.float64)
+        return results[0].metric, torch.tensor(values, dtype=torch.float64)
 
     measured: list[Measured] = []
     found: dict[str, Any] = {}
@@ -178,13 +179,14 @@ def same_tasks(streams: dict[Path, TaskStream]) -> dict[str, Any]:
     return expected
 
 
-def describe(measured: list[Measured], protocol: dict[str, Any], measure: str) -> dict[str, Any]:
+def describe(measured: list[Measured], protocol: dict[str, Any], measure: Metric) -> dict[str, Any]:
     """Return every curve with its intervals, and the paper's observations against MAML's."""
     known = (m for m in measured if parse_spec(m.curve.config.method)[0] == BASELINE)
     reference = next(known, None)
     return {
         "protocol": protocol,
-        "measure": measure,
+        "measure": measure.name,
+        **described(measure),
         "reference": None if reference is None else reference.curve.label,
         "comparable": list(COMPARABLE),
         "curves": [
@@ -194,7 +196,7 @@ def describe(measured: list[Measured], protocol: dict[str, Any], measure: str) -
                 "runs": [str(run) for run in m.curve.runs.values()],
                 "seeds": list(m.curve.runs),
                 "trained_steps": m.curve.steps,
-                "points": _points(m, measure),
+                "points": _points(m, measure.name),
                 **(_observations(m, reference) if reference else {}),
             }
             for m in measured

@@ -20,7 +20,7 @@ from metamirror.mirror_maps.certify import Certificate, Witness, certify
 from metamirror.mirror_maps.partition import layers
 from metamirror.mirror_maps.quadratic import Diagonal
 from metamirror.training.config import load_config
-from metamirror.training.evaluate import loaded
+from metamirror.training.evaluate_run import loaded
 from metamirror.training.factory import build_stream
 
 UNKNOWN = "unknown: the geometry does not say by which map it moves"

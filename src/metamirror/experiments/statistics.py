@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from metamirror.training.evaluate import mean_and_interval
+from metamirror.training.task_results import mean_and_interval
 
 Figures = NDArray[np.float64]
 """(seeds, tasks): seeds and tasks are crossed, since all runs are evaluated on the same tasks."""

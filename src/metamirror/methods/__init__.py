@@ -17,7 +17,7 @@ from metamirror.methods import adapting
 from metamirror.methods.named_parameters import learned
 from metamirror.methods.registry import Method, Parts
 from metamirror.mirror_maps.mirror_descent import MirrorDescent
-from metamirror.models import MODELS
+from metamirror.models import config_of
 
 METHODS: dict[str, Method] = {
     key: import_module(f"metamirror.methods.{key}").METHOD
@@ -110,10 +110,11 @@ def make_learner(method: str, model: nn.Module, **options: Any) -> Learner:
             `metasgd:adjoint=first`.
         model: any module. It is copied: the learner's own parameters are in `learner.parameters()`.
             With `copy=False` the learner takes the model itself, which training then changes.
-        **options: the settings (`steps`, `lr`, `adjoint`, `loss`, `norm`, `vectorize`,
-            `autocast`, `start`), what `adapts` ("head", "bias", "last:2", "lora:rank=4", names; by
-            default all), a `prior` (a `Prior`, or a word such as `isotropic:0.1`), the short forms
-            `first_order` and `recompute` of an adjoint, and the method's own options.
+        **options: the settings (`steps`, `lr`, `adjoint`, `loss`, `query_loss`, `metric`,
+            `norm`, `vectorize`, `autocast`, `start`), what `adapts` ("head", "bias", "last:2",
+            "lora:rank=4", names; by default all), a `prior` (a `Prior`, or a word such as
+            `isotropic:0.1`), the short forms `first_order` and `recompute` of an adjoint, and the
+            method's own options.
 
     >>> import metamirror as mm
     >>> learner = mm.make_learner("metasgd", mm.models.MLP(1, 1), steps=1, lr=0.01, positive=True)
@@ -174,8 +175,7 @@ def make_learner(method: str, model: nn.Module, **options: Any) -> Learner:
         # What the method was built for; the learner's own may be changed later.
         "built_lr": settings.lr,
         "built_steps": settings.steps,
-        # A class of the user's own may derive from one of ours, or have a config of its own.
-        "model": model.config if type(model) in MODELS.values() else None,
+        "model": config_of(model),
     }
     return learner
 

@@ -174,11 +174,11 @@ class ExpectedObjective:
     def __call__(self, episode: Episode) -> Tensor:
         state: GaussianState = episode.state  # type: ignore[assignment]
         phi = episode.descend().phi
-        losses, accuracies = [], []
+        losses, scores = [], []
         for noise in state.query:
             losses.append(episode.query_loss(self.geometry.draw_at(phi, noise)))
-            accuracies.append(episode.accuracy)
-        episode.accuracy = torch.stack(accuracies).mean()
+            scores.append(episode.score)
+        episode.score = torch.stack(scores).mean()
         query = torch.stack(losses).mean()
         if not self.bound:
             return query

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from metamirror.core.files import read_json
+from metamirror.core.metrics import Metric, metric_in
 from metamirror.methods import METHODS
 from metamirror.storage.locks import OWNER
 from metamirror.training.config import RunConfig, labels_of, load_config
 from metamirror.training.divergence import FOLDER as NONFINITE
-from metamirror.training.evaluate import FOLDER as EVALUATIONS
+from metamirror.training.evaluate_run import FOLDER as EVALUATIONS
 from metamirror.training.metrics_log import METRICS, seconds_per_iteration
 from metamirror.training.run_folder import CONFIG, recorded
 
@@ -74,6 +75,14 @@ class Run:
     def curve(self, name: str) -> list[tuple[float, float]]:
         """Return (step, value) of one of the metrics."""
         return [(line["step"], line[name]) for line in self.metrics if name in line]
+
+    @property
+    def measure(self) -> Metric:
+        """What its validations measured beside the loss; the loss, if nothing else."""
+        beside = [key[4:] for line in self.metrics for key in line if key.startswith("val_")]
+        name = next((key for key in beside if key not in ("ci95", "loss")), "loss")
+        facts = next((e for e in self.evaluations if e.get("metric") == name), {})
+        return metric_in({**facts, "metric": name})
 
     @property
     def test(self) -> dict[str, Any] | None:

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from metamirror.console import Progress
-from metamirror.experiments.comparison.table import DIGITS, Row, plus_minus
+from metamirror.core.metrics import metric_in
+from metamirror.experiments.comparison.table import Row, plus_minus
 from metamirror.experiments.inspection import inspect_run
 from metamirror.report.charts import Chart, Dot, Series, dot_chart, line_chart, thinned
 from metamirror.report.collect import (
@@ -18,16 +19,11 @@ from metamirror.report.collect import (
     in_short,
     number,
 )
-from metamirror.report.figures.convergence import LINEAR, TITLES, X_LABEL, series_of
+from metamirror.report.figures.convergence import X_LABEL, measures_of, series_of, title_of
 from metamirror.report.figures.geometry import describe_geometry, verdict_in_words
 from metamirror.report.styles import Style, style_of, styles_of
 from metamirror.report.tables import Cell, Table, lay_out, read_rows
 
-CURVES = {
-    "loss": "meta-loss in training",
-    "val_accuracy": "validation accuracy, %",
-    "val_mse": "validation mean squared error",
-}
 SCORES = ("best validation", "test ± 95 %", "s / iteration")
 TASKS, POINTS = 1, 2
 """How much a page inspects of each run; `metamirror inspect` examines one in more detail."""
@@ -47,8 +43,11 @@ def results(found: dict[str, Any]) -> dict[str, Any]:
 def _differences(rows: Sequence[Row]) -> list[Chart]:
     """Return a chart of the paired differences for each number of shots."""
     charts = []
-    errors = any(row.measure == "mse" for row in rows)
-    better = "MSE; left is better" if errors else "percentage points; right is better"
+    if not rows:
+        return []
+    measure = rows[0].measure
+    unit = "percentage points" if measure.percent else measure.heading
+    better = f"{unit}; {'right' if measure.higher else 'left'} is better"
     for count in dict.fromkeys(row.shots for row in rows):
         dots = [
             (row.title, [Dot(row.title, style_of(row.method), *gap.values())])
@@ -79,11 +78,11 @@ def convergence(found: dict[str, Any]) -> dict[str, Any]:
     curves = dicts_in(found.get("curves"))
     steps = {number(curve.get("trained_steps")) for curve in curves}
     trained = sorted(k for k in steps if k is not None)
-    lines = {measure: series_of(curves, measure) for measure in TITLES}
+    lines = {measure: series_of(curves, measure) for measure in measures_of(found)}
     charts = []
     for name, series in lines.items():
         if any(one.points for one in series):
-            log, title = name not in LINEAR, TITLES[name]
+            title, log = title_of(found, name)
             charts.append(line_chart(series, title=title, x_label=X_LABEL, log=log, marks=trained))
     missing, limits = found.get("missing"), found.get("comparable")
     return {
@@ -115,11 +114,10 @@ def figure(value: object, spec: str) -> str:
 
 
 def estimate_in_words(found: dict[str, Any]) -> str:
-    """Return an accuracy or an error with its interval; empty if there is none."""
-    for measure in DIGITS:
-        if (value := number(found.get(measure))) is not None:
-            return plus_minus(measure, value, number(found.get("ci95")))
-    return ""
+    """Return a figure with its interval; empty if there is none."""
+    measure = metric_in(found)
+    value = number(found.get(measure.name))
+    return "" if value is None else plus_minus(measure, value, number(found.get("ci95")))
 
 
 def protocol_in_words(protocol: dict[str, Any]) -> str:
@@ -155,8 +153,9 @@ def runs_table(runs: Sequence[Run]) -> dict[str, Any]:
 
 def _scores(run: Run) -> tuple[str, str, str]:
     """Return the best validation, the test and the seconds of an iteration, where known."""
-    accuracies, errors = ([y for _, y in run.curve(f"val_{name}")] for name in ("accuracy", "mse"))
-    best = f"{max(accuracies):.2f} %" if accuracies else f"{min(errors):.4f}" if errors else ""
+    measure = run.measure
+    values = [y for _, y in run.curve(f"val_{measure.name}")]
+    best = measure.shown(max(values, key=measure.worth)) if values else ""
     found = run.test or {}
     test, tasks = estimate_in_words(found), number(found.get("tasks"))
     test += f" ({tasks:,.0f} tasks)" if test and tasks is not None else ""
@@ -168,14 +167,18 @@ def curves(runs: Sequence[Run]) -> Iterator[tuple[str, dict[str, Any]]]:
     for title, group in groups_of([run for run in runs if run.metrics]).items():
         styles = styles_of(some[0].method for some in group.values())
         charts = []
-        for name, heading in CURVES.items():
+        measures = {run.measure.name: run.measure for some in group.values() for run in some}
+        curves = {"loss": ("meta-loss in training", False)} | {
+            f"val_{name}": (f"validation {measure.heading}", not measure.higher)
+            for name, measure in measures.items()
+        }
+        for name, (heading, log) in curves.items():
             series = [
                 line
                 for (label, some), style in zip(group.items(), styles, strict=True)
                 for line in _lines(label, [run for run in some if run.curve(name)], name, style)
             ]
             if series:
-                log = name == "val_mse"
                 charts.append(line_chart(series, title=heading, x_label="outer iteration", log=log))
         if charts:
             yield title, {"legend": list(zip(group, styles, strict=True)), "charts": charts}

@@ -13,13 +13,13 @@ from rich.table import Table as Screen
 from rich.text import Text
 
 from metamirror.core.files import write_atomically
+from metamirror.core.metrics import METRICS, Metric, metric_in
 from metamirror.data.sizes import Count, as_count
-from metamirror.experiments.comparison.table import DIGITS, MISSING, Row, plus_minus
+from metamirror.experiments.comparison.table import MISSING, Row, plus_minus
 from metamirror.methods import METHODS
 from metamirror.methods.registry import GROUPS, Group
 from metamirror.report.collect import dict_or_empty, dicts_in, number
 
-UNITS = {"accuracy": "accuracy, %", "mse": "MSE"}
 SOME_FAILED = "†"
 ENDS = ("mean", "low", "high")
 WORDS = ("method", "title", "optimizer", "geometry", "published", "status", "reason", "note")
@@ -72,11 +72,18 @@ def read_rows(table: Mapping[str, Any], longest: int | None = None) -> list[Row]
     Words end after `longest` characters.
     """
     rows = dicts_in(table.get("rows"))
-    measure = "mse" if any("mse" in row for row in rows) else "accuracy"
+    measure = measure_of(table)
     return [_read_row(row, measure, longest) for row in rows]
 
 
-def _read_row(found: dict[str, Any], measure: str, longest: int | None) -> Row:
+def measure_of(table: Mapping[str, Any]) -> Metric:
+    """Return what the figures of table.json are; those of earlier versions do not say it."""
+    described = dict_or_empty(dict_or_empty(table.get("protocol")).get("metric"))
+    regression = any("mse" in row for row in dicts_in(table.get("rows")))
+    return metric_in(described or {"metric": "mse" if regression else "accuracy"})
+
+
+def _read_row(found: dict[str, Any], measure: Metric, longest: int | None) -> Row:
     gap = dict_or_empty(found.get("difference_to_maml"))
     words: dict[str, Any] = {name: str(found.get(name) or "")[:longest] for name in WORDS}
     figures: dict[str, Any] = {name: number(found.get(name)) for name in FIGURES}
@@ -86,7 +93,7 @@ def _read_row(found: dict[str, Any], measure: str, longest: int | None) -> Row:
         group=_group(found),
         shots=_shots(found.get("shots")),
         measure=measure,
-        value=number(found.get(measure)),
+        value=number(found.get(measure.name)),
         seeds=dicts_in(found.get("seeds")),
         difference_to_maml={end: number(gap.get(end)) for end in ENDS},
         bold=found.get("bold") is True,
@@ -111,12 +118,12 @@ def _shots(found: object) -> Count:
 
 def lay_out(protocol: str, rows: Sequence[Row]) -> Layout:
     """Return the columns of the paper's table, for each number of shots, and what we add."""
-    measure = rows[0].measure if rows else "accuracy"
+    measure = rows[0].measure if rows else METRICS["accuracy"]
     shots = list(dict.fromkeys(row.shots for row in rows))
     columns = {"method": "", "lower-level optimiser": "broad", "loss geometry": "broad"}
     # With one number of shots, the line above the table has it.
     prefixes = {count: f"{count}-shot " if len(shots) > 1 else "" for count in shots}
-    by_shots: dict[str, Callable[[Row], Cell]] = {UNITS[measure]: _result}
+    by_shots: dict[str, Callable[[Row], Cell]] = {measure.heading: _result}
     if any(row.published for row in rows):
         by_shots["in the paper"] = lambda row: Cell(row.published or MISSING)
     by_shots["less MAML, paired"] = _paired
@@ -157,9 +164,9 @@ def _figure(value: float | None, spec: str) -> Cell:
 
 def _result(row: Row) -> Cell:
     """Return the figure of a row; one that lost a seed is marked."""
-    values = {s.get("seed"): number(s.get(row.measure)) for s in row.seeds}
+    values = {s.get("seed"): number(s.get(row.measure.name)) for s in row.seeds}
     seeds = {s: value for s, value in values.items() if None not in (s, value)}
-    digits = DIGITS[row.measure]
+    digits = row.measure.digits
     tooltip = "; ".join(f"seed {seed}: {value:.{digits}f}" for seed, value in seeds.items())
     notes: tuple[str, ...] = (f"{len(seeds)} seed{'s' if len(seeds) > 1 else ''}",) if seeds else ()
     text, kind = plus_minus(row.measure, row.value, row.ci95), ""
@@ -174,7 +181,7 @@ def _result(row: Row) -> Cell:
 
 def _paired(row: Row) -> Cell:
     """Return the difference from MAML with its interval."""
-    gap, digits = row.difference_to_maml, DIGITS[row.measure]
+    gap, digits = row.difference_to_maml, row.measure.digits
     if gap is None or gap["mean"] is None:
         return Cell(MISSING)
     ends = [gap[end] for end in ENDS]
@@ -269,9 +276,8 @@ def latex(layout: Layout) -> str:
     return "\n".join([*lines, ""])
 
 
-def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+def as_csv(rows: Sequence[Mapping[str, Any]], measure: str) -> str:
     """Return one line for each row of table.json, unrounded."""
-    measure = "mse" if rows and "mse" in rows[0] else "accuracy"
     columns = ["method", "title", "optimizer", "geometry", "group", "shots", measure, "ci95"]
     columns += ["seeds", "published", *(f"difference_to_maml_{end}" for end in ENDS)]
     columns += ["extra_parameters", "seconds_per_iteration", "relative_to_maml", "bold"]
@@ -338,6 +344,10 @@ def cost_table(found: dict[str, Any]) -> Screen:
 def write_tables(out: Path, table: Mapping[str, Any]) -> None:
     """Write table.md, .csv and .tex into a folder."""
     layout = lay_out(table["protocol"]["line"], read_rows(table))
-    texts = {"md": markdown(layout), "csv": as_csv(table["rows"]), "tex": latex(layout)}
+    texts = {
+        "md": markdown(layout),
+        "csv": as_csv(table["rows"], measure_of(table).name),
+        "tex": latex(layout),
+    }
     for kind, content in texts.items():
         write_atomically(out / f"table.{kind}", content.encode())

@@ -33,6 +33,8 @@ ADDED_LATER = {
     "collapsed",
 }
 """Fields of the training state that older checkpoints of this format lack."""
+RENAMED = {"accuracies": "scores"}
+"""What they call other fields."""
 
 
 @dataclass
@@ -43,7 +45,7 @@ class TrainingState:
     best_step: int | None = None  # the step of the best validation so far.
     best_score: float | None = None  # its score, of which more is better.
     losses: float = 0.0  # the sum of the meta-losses since the last line of metrics.
-    accuracies: float | None = None  # the same of the accuracies; None for regression.
+    scores: float | None = None  # the same of the metric; None where there is none.
     counted: int = 0  # how many steps are in those sums.
     skipped: int = 0  # steps skipped because something in them was not finite.
     skipped_in_a_row: int = 0  # those of them since the last good step.
@@ -173,7 +175,7 @@ def _state(facts: Mapping[str, Any], origin: object) -> TrainingState:
             f"metamirror reads format {FORMAT}: continue it with the version in versions.json"
         )
     kinds = get_type_hints(TrainingState)
-    given = {name: value for name, value in facts.items() if name != "format"}
+    given = {RENAMED.get(name, name): value for name, value in facts.items() if name != "format"}
     lacks, besides = set(kinds) - ADDED_LATER - set(given), set(given) - set(kinds)
     if lacks or besides:
         raise ValueError(f"{origin} lacks {sorted(lacks)} and has unknown {sorted(besides)}")

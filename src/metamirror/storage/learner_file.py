@@ -1,13 +1,16 @@
 """Learners on disk: safetensors for tensors, JSON for the rest, no pickle."""
 
 import copy
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from metamirror import models
+from metamirror.core import losses
 from metamirror.core.files import read_json, write_atomically, write_json
 from metamirror.core.learner import Learner
 from metamirror.core.tasks import Loss
@@ -79,7 +82,9 @@ def describe(learner: Learner) -> dict[str, Any]:
         **{name: getattr(learner.settings, name) for name in SETTINGS},
         "adjoint": learner.settings.adjoint.spec,
         "prior": None if learner.prior is None else learner.prior.spec or "custom",
-        **{name: getattr(learner.settings, name) and "custom" for name in ("loss", "query_loss")},
+        "loss": losses.name_of(learner.settings.loss),
+        "query_loss": losses.name_of(learner.settings.query_loss),
+        "metric": (metric := learner.settings.metric) and (metric.spec or "custom"),
         "frozen": frozen,
     }
 
@@ -97,6 +102,7 @@ def load(
     model: nn.Module | None = None,
     loss: Loss | None = None,
     query_loss: Loss | None = None,
+    metric: Any = None,
     prior: Any = None,
 ) -> Learner:
     """Load a learner from a folder that `save` or a run wrote.
@@ -107,13 +113,14 @@ def load(
         model: needed where the learner was built around a class of the user's own.
         loss: needed where a loss of the user's own was given.
         query_loss: needed where one for the query set was given.
+        metric: one of the user's own, in place of the usual one.
         prior: needed where a prior of the user's own class was given.
     """
     folder = _find(Path(path), which)
     config, file = folder / CONFIG, folder / TENSORS
     tensors, _ = tensor_file.read(file)
-    given = {"model": model, "loss": loss, "query_loss": query_loss, "prior": prior}
-    return restore(read_json(config), tensors, config, file, **given)
+    given = {"loss": loss, "query_loss": query_loss, "metric": metric, "prior": prior}
+    return restore(read_json(config), tensors, config, file, model, given)
 
 
 def restore(
@@ -121,19 +128,23 @@ def restore(
     tensors: dict[str, Tensor],
     described_in: object,
     origin: object,
-    *,
     model: nn.Module | None = None,
-    loss: Loss | None = None,
-    query_loss: Loss | None = None,
-    prior: Any = None,
+    given: Mapping[str, Any] = MappingProxyType({}),
 ) -> Learner:
-    """Build a learner from `describe` and `tensors_of`; errors name `described_in` and `origin`."""
+    """Build a learner from `describe` and `tensors_of`; errors name `described_in` and `origin`.
+
+    What is `given` goes before what the description names.
+    """
     config = checked(description, described_in)
-    for name, given in (("loss", loss), ("query_loss", query_loss), ("prior", prior)):
-        if config.get(name) == "custom" and given is None:
+    chosen = {name: config.get(name) for name in ("loss", "query_loss", "metric", "prior")}
+    chosen |= {name: value for name, value in given.items() if value is not None}
+    if chosen["metric"] == "custom":
+        chosen["metric"] = None  # it decides what is reported, and nothing else
+    for name, value in chosen.items():
+        if value == "custom":
             raise ValueError(f"{described_in} was made with the user's own {name}: pass {name}=...")
 
-    def build(own: nn.Module, prior: Any = prior) -> Learner:
+    def build(own: nn.Module) -> Learner:
         for name, p in own.named_parameters():
             p.requires_grad_(name not in config["frozen"])
         return make_learner(
@@ -142,9 +153,7 @@ def restore(
             **{name: config[name] for name in SETTINGS}
             | {"lr": config["built_lr"], "steps": config["built_steps"]},
             adapts=config["adapts"],
-            loss=loss,
-            query_loss=query_loss,
-            prior=prior if prior is not None else config["prior"],
+            **copy.deepcopy(chosen),
             **config["options"],
         )
 
@@ -152,6 +161,8 @@ def restore(
         learner = build(copy.deepcopy(model))
     elif config["model"] is None:
         raise ValueError(f"{described_in} holds a model of the user's own class: pass model=...")
+    elif config["model"].get("name") not in models.MODELS:
+        learner = build(models.build(**config["model"]))
     else:
         # What a file claims is compared with what it holds before time and memory are spent on it.
         depths = [len(v) for v in config["model"].values() if isinstance(v, list)]
@@ -160,7 +171,7 @@ def restore(
             raise ValueError(f"{described_in} describes more layers than {origin} has tensors")
         try:
             with torch.device("meta"):
-                sketch = build(models.build(**config["model"]), copy.deepcopy(prior))
+                sketch = build(models.build(**config["model"]))
         except ValueError:
             raise
         except Exception as error:  # there is no end to what a file can claim

@@ -55,6 +55,13 @@ class RunConfig:
     seed: int = 0  # the seed of the initialisation and of every task.
     first_order: bool = False  # treat inner gradients as constants.
     norm: Norm = "transductive"  # which statistics normalise the query.
+    # what is minimised: cross_entropy, mse, or your own, package.module:function; by default it
+    # follows the targets.
+    loss: str | None = None
+    query_loss: str | None = None  # what the outer level minimises, where that is another.
+    # what is reported beside the loss: accuracy, iou, f1, mse, mae, r2, or your own,
+    # package.module:function; by default accuracy of labels and mse of numbers.
+    metric: str | None = None
     # what adapts in the inner loop: all, head, body, bias, norm, last:N, lora:rank=R, or names; a
     # method's own word, as in maml:adapts=head, goes before it.
     adapts: str = "all"

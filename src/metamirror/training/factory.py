@@ -47,6 +47,8 @@ def build_model(config: RunConfig, stream: TaskStream) -> nn.Module:
     """Return the network of a run, made for the examples of its tasks."""
     shape = stream.example_shape
     name, options = models.parse(config.model or ("conv4" if len(shape) == 3 else "mlp"))
+    if name not in models.MODELS:
+        return models.build_own(name, _offered(config, stream), options)
     if name == "mlp":
         hidden = {} if config.width is None else {"hidden": (config.width, config.width)}
         fitting: dict[str, Any] = {"inputs": math.prod(shape), "outputs": stream.outputs, **hidden}
@@ -64,6 +66,16 @@ def build_model(config: RunConfig, stream: TaskStream) -> nn.Module:
             f"{name} takes square images, and those of {config.data} are {size}x{width}: crop them"
         )
     return models.build(name, **fitting | {"channels": channels, "image_size": size} | options)
+
+
+def _offered(config: RunConfig, stream: TaskStream) -> dict[str, Any]:
+    """Return what a user's own function that builds a model may ask for, by these names."""
+    shape = list(stream.example_shape)
+    found: dict[str, Any] = {"shape": shape, "inputs": math.prod(shape), "outputs": stream.outputs}
+    found |= {"ways": stream.outputs}
+    if len(shape) == 3:
+        found |= {"channels": shape[0], "image_size": shape[1]}
+    return found | ({} if config.width is None else {"width": config.width})
 
 
 def build_learner(
@@ -86,6 +98,9 @@ def build_learner(
         lr=config.lr,
         first_order=config.first_order,
         norm=config.norm,
+        loss=config.loss,
+        query_loss=config.query_loss,
+        metric=config.metric,
         **({} if config.prior is None else {"prior": config.prior}),
         **what_adapts(config.method, config.adapts),
         vectorize=config.vectorize is True and config.autocast == "none",

@@ -23,7 +23,7 @@ class MetaGradient:
 
     flat: Tensor  # the gradient of the mean loss, all parameters in one vector.
     loss: float  # the mean over the tasks of the step.
-    accuracy: float  # the same, in percent; NaN for regression.
+    score: float  # the same of the metric; NaN where there is none.
     stop: bool  # whether some rank was asked to stop.
     own: dict[int, float]  # the losses of this rank's own tasks, by index.
 
@@ -48,8 +48,8 @@ def meta_gradient(
     flat, own = _part(learner, parameters, stream, step, indices, pool)
     flat[-1] = float(stop)
     ranks.all_reduce(flat)
-    loss, accuracy, stopping = flat[-3:].tolist()
-    return MetaGradient(flat[:-3], loss, 100 * accuracy, stopping > 0, own)
+    loss, score, stopping = flat[-3:].tolist()
+    return MetaGradient(flat[:-3], loss, score, stopping > 0, own)
 
 
 def _part(
@@ -62,14 +62,14 @@ def _part(
 ) -> tuple[Tensor, dict[int, float]]:
     """Return what some tasks of a step add to the meta-gradient, and the loss of each.
 
-    Behind the gradient are their parts of the mean loss and accuracy, and a free place.
+    Behind the gradient are their parts of the mean loss and score, and a free place.
     """
     flat = parameters[0].new_zeros(sum(p.numel() for p in parameters) + 3)
     if not indices:
         return flat, {}
     tasks, every = place(stream.stack(step, indices), learner), stream.seeds(step)
     try:
-        (losses, accuracies), grads = learner.meta_gradient(
+        (losses, scores), grads = learner.meta_gradient(
             tasks, parameters, seeds=[every[i] for i in indices], pool=pool
         )
     except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
@@ -79,7 +79,7 @@ def _part(
     # tasks of a smaller share more.
     share = len(indices) / stream.batch
     flat[:-3] = torch.cat([share * grad.flatten() for grad in grads])
-    flat[-3], flat[-2] = losses.sum() / stream.batch, accuracies.sum() / stream.batch
+    flat[-3], flat[-2] = losses.sum() / stream.batch, scores.sum() / stream.batch
     return flat, dict(zip(indices, losses.tolist(), strict=True))
 
 

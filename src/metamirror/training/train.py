@@ -12,6 +12,7 @@ from torch import Tensor
 
 from metamirror.console import Progress, say, warn
 from metamirror.core.learner import Learner
+from metamirror.core.metrics import METRICS, Metric, metric_for
 from metamirror.data import TaskStream
 from metamirror.parallel.allocator import spare_memory_for
 from metamirror.parallel.task_pool import TaskPool, processes_for
@@ -23,7 +24,7 @@ from metamirror.training.config import RunConfig
 from metamirror.training.device import place
 from metamirror.training.distributed import Ranks, joined_ranks
 from metamirror.training.divergence import NonFiniteError
-from metamirror.training.evaluate import evaluate_stream, summary
+from metamirror.training.evaluate import evaluate_stream
 from metamirror.training.factory import build_learner, build_stream, resolved
 from metamirror.training.interrupts import InterruptedRun, Interrupts
 from metamirror.training.metrics_log import MetricsLog
@@ -37,6 +38,7 @@ from metamirror.training.outer_step import (
     meta_gradient,
 )
 from metamirror.training.run_folder import locked_run
+from metamirror.training.task_results import summary
 from metamirror.training.user_modules import check_method
 
 
@@ -78,7 +80,9 @@ def train(
         guessing = divergence.loss_of_guessing(stream)
         spare_memory_for(stream.example_shape)
         learner = build_learner(config, stream, ranks.device)
-        run = Run(config, out, ranks, stream, guessing, learner, build_optimizer(config, learner))
+        metric = learner.settings.metric or metric_for(stream.task(0, 0).query.y)
+        optimizer = build_optimizer(config, learner)
+        run = Run(config, out, ranks, stream, guessing, metric, learner, optimizer)
         if config.validate_every:
             run.validation = build_stream(config, "val", batch=1, data_dir=data_dir)
         interrupts = stack.enter_context(Interrupts())
@@ -129,6 +133,7 @@ class Run:
     ranks: Ranks  # the processes that compute it.
     stream: TaskStream  # the training tasks.
     guessing: float  # the loss of guessing on them.
+    metric: Metric  # what is logged beside the loss; the loss itself, if nothing is.
     learner: Learner  # what is trained.
     optimizer: torch.optim.Optimizer  # what trains it.
     validation: TaskStream | None = None  # the validation tasks, if there are any.
@@ -187,8 +192,8 @@ class Run:
         self.state.skipped_in_a_row = 0
         self.state.counted += 1
         self.state.losses += gradient.loss
-        if not math.isnan(gradient.accuracy):
-            self.state.accuracies = (self.state.accuracies or 0.0) + gradient.accuracy
+        if not math.isnan(gradient.score):
+            self.state.scores = (self.state.scores or 0.0) + self.metric.scale * gradient.score
 
     def skip(self, step: int, gradient: MetaGradient) -> None:
         """Write down which tasks are not finite; skip the step, or stop the run."""
@@ -211,7 +216,8 @@ class Run:
     def watch(self, gradient: MetaGradient) -> str | None:
         """Return what is wrong, once, with a run that has just fallen back to guessing."""
         state, config, learner = self.state, self.config, self.learner
-        accuracy = gradient.accuracy if gradient.finite else math.nan
+        watched = gradient.finite and self.metric is METRICS["accuracy"]
+        accuracy = 100 * gradient.score if watched else math.nan
         found = collapse.watch(state, accuracy, config, 1 / self.stream.chance)
         if found is None or state.collapsed:
             return None
@@ -239,8 +245,8 @@ class Run:
         stopping = state.collapsed and config.on_collapse == "stop"
         if state.counted and (last or stopping or state.step % config.log_every == 0):
             loss = line["loss"] = state.losses / state.counted
-            if state.accuracies is not None:
-                line["accuracy"] = state.accuracies / state.counted
+            if state.scores is not None:
+                line[self.metric.name] = state.scores / state.counted
             factor = decay(config, state.step - 1)
             line["outer_lr"] = config.outer_lr * factor
             if config.geometry_lr is not None:
@@ -254,7 +260,7 @@ class Run:
                     warn(now)
             if state.collapsed:
                 line["collapsed"] = True
-            state.losses, state.accuracies, state.counted = 0.0, None, 0
+            state.losses, state.scores, state.counted = 0.0, None, 0
         if self.validation and (last or state.step % config.validate_every == 0):
             line |= self.validate(self.validation)
         if line and self.ranks.first:
@@ -266,7 +272,8 @@ class Run:
             self.learner, stream, self.config.val_tasks, ranks=self.ranks, quiet=True
         )
         figures, best = summary(results), self.state.best_score
-        score = figures.get("accuracy", -figures["loss"])
+        measure = results[0].metric
+        score = measure.worth(figures[measure.name])
         if math.isfinite(figures["loss"]) and (best is None or score > best):
             self.state.best_step, self.state.best_score = self.state.step, score
             self.best = {n: t.clone() for n, t in learner_file.tensors_of(self.learner).items()}
@@ -301,8 +308,9 @@ class Run:
     def note(self, gradient: MetaGradient) -> str:
         """Return what a progress bar says beside the count."""
         words = [f"loss {gradient.loss:.4f}"]
-        if not math.isnan(gradient.accuracy):
-            words.append(f"accuracy {gradient.accuracy:.1f} %")
+        if not math.isnan(gradient.score):
+            value = self.metric.shown(self.metric.scale * gradient.score, self.metric.digits - 1)
+            words.append(f"{self.metric.name} {value}")
         if self.state.best_score is not None:
             words.append(f"best validation {abs(self.state.best_score):.4g}")
         return ", ".join(words)

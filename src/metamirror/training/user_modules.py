@@ -1,37 +1,51 @@
-"""Modules of the user that register methods: imported where a command names them, never by a file.
+"""Modules of the user: imported where a command names them, never by a file.
 
 A run's config.json records them. It does not have them imported: a configuration is data.
 """
 
-import importlib
-import os
-import sys
 from collections.abc import Sequence
+from dataclasses import replace
+from importlib.metadata import entry_points
 
+from metamirror.console import warn
+from metamirror.core.import_path import allow_module, split_path
+from metamirror.data.registry import is_own
 from metamirror.methods import find_method
+from metamirror.models import MODELS
 from metamirror.training.config import RunConfig
+
+PLUGINS = "metamirror"
+"""The group of entry points whose modules every command imports."""
 
 
 def import_modules(names: Sequence[str]) -> None:
     """Import modules by name, from the current folder or from what is installed."""
-    here = os.getcwd()
-    if names and here not in sys.path and "" not in sys.path:
-        # Last, so that a file here hides nothing that is installed; worker processes inherit it.
-        sys.path.append(here)
     for name in names:
+        allow_module(name)
+
+
+def import_plugins() -> None:
+    """Import the modules that installed packages offer under the entry point `metamirror`."""
+    for point in entry_points(group=PLUGINS):
         try:
-            importlib.import_module(name)
-        except Exception as error:  # whatever a user's code raises
-            missing = isinstance(error, ImportError) and error.name in (name, name.split(".")[0])
-            if missing or not all(part.isidentifier() for part in name.split(".")):
-                raise ValueError(
-                    f"there is no module {name!r} in {here} or among the installed packages: give "
-                    f"--import a name as in Python's import, without .py"
-                ) from error
-            raise ValueError(
-                f"importing {name} failed: {type(error).__name__}: {error}; mend the module, or "
-                f"leave out --import {name}"
-            ) from error
+            allow_module(point.module)
+        except ValueError as error:
+            warn(f"the plugin {point.name} is left out: {error}")
+
+
+def modules_named(config: RunConfig) -> list[str]:
+    """Return the modules of the import paths among a run's settings."""
+    specs = [config.loss, config.query_loss, config.metric]
+    specs += [config.model] if config.model and config.model.split(":")[0] not in MODELS else []
+    specs += [config.data] if is_own(config.data) else []
+    paths = [split_path(spec) for spec in specs if spec is not None]
+    return list(dict.fromkeys(path[0] for path in paths if path is not None))
+
+
+def with_imports(config: RunConfig, imports: Sequence[str]) -> RunConfig:
+    """Record the modules that a command was told to import, and those that its settings name."""
+    own = [name for name in modules_named(config) if name not in imports]
+    return replace(config, imports=(*imports, *own) or config.imports)
 
 
 def check_method(config: RunConfig) -> None:

@@ -22,8 +22,8 @@ from metamirror.experiments.comparison.status_board import StatusBoard
 from metamirror.experiments.comparison.table import Row, make_table
 from metamirror.experiments.comparison.worker import do, no_answer
 from metamirror.report import tables
-from metamirror.training.evaluate import TaskResult
 from metamirror.training.metrics_log import seconds_per_iteration
+from metamirror.training.task_results import TaskResult
 from tests.runs import small
 
 GRID = (

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from metamirror.core.files import read_json, to_json, write_json
 from metamirror.training.config import RunConfig
-from metamirror.training.evaluate import read_tasks
+from metamirror.training.task_results import read_tasks
 
 RECORDS = "records"
 PLACE = ("out", "device", "data_dir")

@@ -10,7 +10,7 @@ from metamirror.core.tasks import Task
 from metamirror.data import TaskStream
 from metamirror.models import head_of
 from metamirror.training.device import place
-from metamirror.training.evaluate import TaskResult
+from metamirror.training.task_results import TaskResult
 
 
 def features(learner: Learner, task: Task) -> list[Tensor]:

@@ -1,6 +1,5 @@
 """The rows of a comparison, each with the jobs that its figures come from."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -9,6 +8,7 @@ from typing import Any
 
 import torch
 
+from metamirror.core.files import file_name
 from metamirror.data import ImageTasks, TaskStream
 from metamirror.data.sizes import Count
 from metamirror.experiments.comparison.jobs import Job
@@ -132,7 +132,8 @@ def make_rows(
             published = known.get(shots) if in_the_paper and isinstance(shots, int) else None
             row = replace(row, shots=shots, jobs=jobs, published=published, extra_parameters=extra)
             here.append(row)
-        if spec.controls and isinstance(stream, ImageTasks):
+        counted = base.metric in (None, "accuracy")
+        if spec.controls and counted and isinstance(stream, ImageTasks):
             here += _nearest_mean_rows(spec, shots, stream, here)
         rows += here
     return rows
@@ -179,11 +180,6 @@ def jobs_of(rows: Sequence[Row]) -> list[Job]:
     """Return every job once, runs before controls, the first seed of all rows before the second."""
     jobs = {job.name: job for row in rows for job in row.jobs.values()}
     return sorted(jobs.values(), key=lambda job: (job.work != "run", job.config.get("seed", 0)))
-
-
-def file_name(label: str) -> str:
-    """Return a label as part of a file's name."""
-    return re.sub(r"[^A-Za-z0-9.-]+", "-", label)
 
 
 def refuse_other_settings(jobs: Sequence[Job]) -> None:

@@ -5,12 +5,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+from metamirror.core import metrics
+from metamirror.core.metrics import described
 from metamirror.core.settings import Settings
 from metamirror.data import ImageTasks, TaskStream
 from metamirror.data.sizes import Count, in_words
 from metamirror.experiments.comparison.plan import SPLITS, network_of
 from metamirror.experiments.comparison.spec import PerRow, Spec
 from metamirror.experiments.comparison.table import Row
+from metamirror.models import config_of
 from metamirror.training.config import RunConfig
 
 OF_A_ROW = ("method", "shots", "seed", "lr", "imports")
@@ -31,7 +34,9 @@ def make_protocol(
     first = {row.jobs[base.seed].name: row.jobs[base.seed].config for row in own}
     fields: dict[str, Any] = {k: v for k, v in asdict(base).items() if k not in OF_A_ROW}
     fields["ways"] = base.ways if isinstance(any_stream, ImageTasks) else None
-    fields["network"] = network_of(base, any_stream).config
+    targets = any_stream.task(0, 0).query.y
+    fields["metric"] = described(metrics.make(base.metric) or metrics.metric_for(targets))
+    fields["network"] = config_of(network_of(base, any_stream))
     fields["example_shape"] = list(any_stream.example_shape)
     fields["data_identity"] = any_stream.identity
     fields["classes"] = {
@@ -65,6 +70,7 @@ def line(
     """Return the protocol in words; `found` are the rows of a search for step sizes."""
     base, shape, classes = spec.base, fields["example_shape"], fields["classes"]
     network, counts = fields["network"], set(fields["seeds"].values())
+    width = network.get("width", network.get("hidden"))
     recipes: dict[str, list[str]] = {}
     for label, outer in fields["own_recipes"].items():
         recipes.setdefault(_outer(replace(base, **outer)), []).append(label)
@@ -75,7 +81,7 @@ def line(
         classes and _drawn(base.ways, "way"),
         " and ".join(_drawn(n, "shot") for n in fields["shots"]),
         f"{base.queries} queries" + (" a class" if classes else ""),
-        f"{network['name']} of width {network.get('width', network.get('hidden'))}",
+        network["name"] + (f" of width {width}" if width else ""),
         f"{PerRow({'': fields['steps'], **fields['own_steps']})} inner "
         f"step{'' if fields['steps'] == 1 and not fields['own_steps'] else 's'}"
         + (", first order" if base.first_order else ""),
@@ -83,6 +89,8 @@ def line(
         f"{base.iterations:,} iterations of {base.tasks_per_step} tasks",
         _outer(base),
         *(f"for {' and '.join(labels)} {outer}" for outer, labels in recipes.items()),
+        base.loss and f"loss {base.loss}",
+        base.query_loss and f"query loss {base.query_loss}",
         base.augment != "none" and f"augmented by {base.augment}",
         base.prior and f"prior {base.prior}",
         base.adapts != "all" and f"{base.adapts} adapts",

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from metamirror.core.metrics import metric_in
 from metamirror.data.sizes import Count
 from metamirror.experiments.comparison.jobs import Job, Record
 from metamirror.experiments.comparison.table import Row
@@ -90,11 +91,12 @@ def choose(
 
 
 def best(scores: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """Return the score with the highest accuracy or lowest error; the first of equals."""
+    """Return the score with the best figure; the first of equals."""
 
     def worth(score: Mapping[str, Any]) -> float:
-        value = score.get("accuracy", -score["mse"] if score.get("mse") is not None else None)
-        return -math.inf if value is None or math.isnan(value) else value
+        measure = metric_in(score)
+        value = score.get(measure.name)
+        return -math.inf if value is None or math.isnan(value) else measure.worth(value)
 
     top = max(scores, key=worth)
     return top if worth(top) > -math.inf else None

@@ -11,8 +11,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from metamirror.console import say
+from metamirror.core.metrics import metric_in
 from metamirror.experiments.comparison.jobs import Job, Record
-from metamirror.experiments.comparison.table import DIGITS, plus_minus
+from metamirror.experiments.comparison.table import plus_minus
 
 SECONDS_BETWEEN_LINES = 30.0
 SECONDS_BETWEEN_LOOKS = 1.0
@@ -101,10 +102,11 @@ def outcome(record: Record | None) -> str:
         return ""
     if record.found is None:
         return f"failed: {record.reason}"
-    for measure in DIGITS:
-        if measure in record.found:
-            return f"{measure} {plus_minus(measure, record.found[measure], record.found['ci95'])}"
-    return "done"
+    measure = metric_in(record.found)
+    if measure.name not in record.found:
+        return "done"
+    value, half = record.found[measure.name], record.found["ci95"]
+    return f"{measure.name} {plus_minus(measure, value, half)}"
 
 
 def last_line(file: Path) -> str:

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from metamirror.core.metrics import LOSS, METRICS, Metric, described, metric_in
 from metamirror.data.sizes import Count
 from metamirror.experiments.comparison.jobs import Job, Record
 from metamirror.experiments.statistics import BASELINE, Figures, estimate
 from metamirror.methods.registry import Group
-from metamirror.training.evaluate import read_tasks
 from metamirror.training.metrics_log import seconds_per_iteration
+from metamirror.training.task_results import TaskResult, read_tasks
 
 BySeed = Mapping[int | None, Figures]
-DIGITS = {"accuracy": 2, "mse": 4}
 MISSING = "–"
 
 
@@ -30,7 +30,7 @@ class Row:
     geometry: str  # of the loss
     group: Group  # of methods, or "control" for what is added to compare with
     shots: Count  # examples a class, or a range of which each task draws
-    measure: str = "accuracy"  # what `value` is: "accuracy" in percent, or "mse"
+    measure: Metric = METRICS["accuracy"]  # what `value` is
     value: float | None = None  # the mean over test tasks and seeds
     ci95: float | None = None  # half its 95 % interval
     seeds: Sequence[Mapping[str, Any]] = ()  # seed, measure, ci95 and run (a folder) of each
@@ -53,18 +53,20 @@ class Row:
         """Return the row as table.json has it: values under the name of the measure."""
         hidden = ("measure", "jobs", "spec", "runs", "recipe")
         names = [f.name for f in fields(self) if f.name not in hidden]
-        return {self.measure if name == "value" else name: getattr(self, name) for name in names}
+        return {
+            self.measure.name if name == "value" else name: getattr(self, name) for name in names
+        }
 
 
-def plus_minus(measure: str, value: float | None, half: float | None) -> str:
+def plus_minus(measure: Metric, value: float | None, half: float | None) -> str:
     """Return a figure with half its interval.
 
-    >>> plus_minus("accuracy", 48.701, 1.838)
+    >>> plus_minus(METRICS["accuracy"], 48.701, 1.838)
     '48.70 ± 1.84'
     """
     if value is None:
         return MISSING
-    digits = DIGITS[measure]
+    digits = measure.digits
     return f"{value:.{digits}f}" + ("" if half is None else f" ± {half:.{digits}f}")
 
 
@@ -77,8 +79,20 @@ def make_table(
     often the comparison was stopped. Only `seconds_per_iteration` and `relative_to_maml` are
     wall-clock figures.
     """
-    measure = "accuracy" if protocol["classes"] else "mse"
-    figures = {(row.method, row.shots): _figures(row, records, measure) for row in rows}
+    results = {(row.method, row.shots): _results(row, records) for row in rows}
+    every = [result for own in results.values() for some in own.values() for result in some]
+    # A metric that the outputs do not allow gives way to the loss.
+    measure = metric_in(protocol["metric"])
+    if any(result.metric is LOSS for result in every):
+        measure = LOSS
+    protocol = {**protocol, "metric": described(measure)}
+    figures = {
+        key: {
+            seed: np.array([r.loss if measure is LOSS else r.score for r in some])
+            for seed, some in own.items()
+        }
+        for key, own in results.items()
+    }
     filled = []
     for row in rows:
         own, base = figures[row.method, row.shots], figures.get((BASELINE, row.shots), {})
@@ -90,13 +104,12 @@ def make_table(
     return {"protocol": dict(protocol), "rows": [row.to_json() for row in with_bold(filled)]}
 
 
-def _figures(row: Row, records: Mapping[str, Record], measure: str) -> dict[int | None, Figures]:
+def _results(row: Row, records: Mapping[str, Record]) -> dict[int | None, list[TaskResult]]:
     """Return, by seed, what was measured on each test task."""
     found = {}
     for seed, job in row.jobs.items():
         if (record := records.get(job.name)) is not None and record.tasks_file is not None:
-            results = read_tasks(Path(job.out, record.tasks_file))
-            found[seed] = np.array([r.loss if measure == "mse" else r.accuracy for r in results])
+            found[seed] = read_tasks(Path(job.out, record.tasks_file))
     return found
 
 
@@ -105,7 +118,7 @@ def _filled(row: Row, own: BySeed, base: BySeed, records: Mapping[str, Record]) 
     seeds = []
     for seed, values in own.items():
         one, run = estimate(values[None]), row.jobs[seed].folder
-        seeds.append({"seed": seed, row.measure: one.mean, "ci95": one.half, "run": run})
+        seeds.append({"seed": seed, row.measure.name: one.mean, "ci95": one.half, "run": run})
     times = [
         seconds
         for job in row.jobs.values()
@@ -158,7 +171,7 @@ def with_bold(rows: Sequence[Row]) -> list[Row]:
 
     def worth(row: Row) -> float:
         assert row.value is not None
-        return row.value if row.measure == "accuracy" else -row.value
+        return row.measure.worth(row.value)
 
     # An interval that is not finite decides nothing.
     able = [row for row in rows if row.status == "done" and row.ci95 == row.ci95]

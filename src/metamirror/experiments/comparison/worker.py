@@ -18,16 +18,18 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
+from metamirror.core.metrics import METRICS, described
 from metamirror.experiments.comparison import nearest_mean
 from metamirror.experiments.comparison.jobs import Job, Record, failed, write_record
 from metamirror.parallel.allocator import tune_allocator
 from metamirror.storage import learner_file
-from metamirror.training import evaluate
 from metamirror.training.config import parse_config
 from metamirror.training.device import choose_device
+from metamirror.training.evaluate_run import FOLDER, evaluate_run, evaluation_name
 from metamirror.training.factory import build_stream, use_precision
+from metamirror.training.task_results import TaskResult, read_tasks, summary, write_tasks
 from metamirror.training.train import train
-from metamirror.training.user_modules import import_modules
+from metamirror.training.user_modules import import_modules, import_plugins
 
 CONTROLS = "controls"
 
@@ -46,12 +48,12 @@ def _train_and_evaluate(job: Job, data: Path | None) -> Record:
     if not job.tasks:
         return Record(found={})
     # A table shows the last step alone; `convergence` shows the others.
-    found = evaluate.evaluate_run(
+    found = evaluate_run(
         run, split=job.split, tasks=job.tasks, every_step=False, device=job.device, data_dir=data
     )
-    file = f"{job.folder}/{evaluate.FOLDER}/{evaluate.evaluation_name(found)}.jsonl"
+    file = f"{job.folder}/{FOLDER}/{evaluation_name(found)}.jsonl"
     # What is said to be finished must be there: a full disk lets an evaluation go unwritten.
-    results = evaluate.read_tasks(Path(job.out, file))
+    results = read_tasks(Path(job.out, file))
     figures = _figures(results)
     if no_answer(results) or not math.isfinite(figures["ci95"]):
         odd = sum(not math.isfinite(result.loss) for result in results)
@@ -62,7 +64,7 @@ def _train_and_evaluate(job: Job, data: Path | None) -> Record:
     return Record(figures, file)
 
 
-def no_answer(results: list[evaluate.TaskResult]) -> bool:
+def no_answer(results: list[TaskResult]) -> bool:
     """Return whether no task has a finite error: 0 % would be no result."""
     return not any(math.isfinite(result.loss) for result in results)
 
@@ -77,17 +79,20 @@ def _evaluate_control(job: Job, data: Path | None) -> Record:
     results = nearest_mean.evaluate(stream, job.tasks, learner)
     file = f"{CONTROLS}/{job.name}.jsonl"
     Path(job.out, CONTROLS).mkdir(exist_ok=True)
-    evaluate.write_tasks(Path(job.out, file), results)
+    write_tasks(Path(job.out, file), results)
     return Record(_figures(results), file)
 
 
-def _figures(results: list[evaluate.TaskResult]) -> dict[str, Any]:
-    return {name: value for name, value in evaluate.summary(results).items() if name != "loss"}
+def _figures(results: list[TaskResult]) -> dict[str, Any]:
+    metric, found = results[0].metric, summary(results)
+    own = {} if metric.name in METRICS else described(metric)
+    return own | {name: value for name, value in found.items() if name in (metric.name, "ci95")}
 
 
 def main(files: Sequence[str]) -> int:
     """Run jobs until there are no more, or until one leaves this process unfit for others."""
     tune_allocator()
+    import_plugins()
     # Whatever else this process prints must not get between the answers.
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())

@@ -8,6 +8,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from metamirror.core.files import write_atomically, write_json
+from metamirror.core.metrics import metric_in
 from metamirror.report.charts import GREY, Series, draw_lines, save
 from metamirror.report.collect import dicts_in, number
 from metamirror.report.styles import styles_of
@@ -18,12 +19,8 @@ X_LABEL = "inner step k (dotted: the K of training)"
 TITLES = {
     "support_loss": "support loss",
     "grad_norm": "norm of the support gradient in φ",
-    "accuracy": "query accuracy, %",
-    "mse": "query mean squared error",
 }
 LEGEND_COLUMNS = 5
-LINEAR = ("accuracy",)
-"""Measures on a linear axis; the others fall by orders of magnitude."""
 
 
 def write_numbers(found: dict[str, Any], out: Path) -> None:
@@ -51,6 +48,19 @@ def as_csv(found: dict[str, Any]) -> str:
     return csv_text(columns, rows)
 
 
+def measures_of(found: dict[str, Any]) -> list[str]:
+    """Return what is drawn against k: of the support set, then the query's own measure."""
+    return [*TITLES, str(found.get("measure"))]
+
+
+def title_of(found: dict[str, Any], measure: str) -> tuple[str, bool]:
+    """Return a measure's title, and whether it falls by orders of magnitude."""
+    if measure in TITLES:
+        return TITLES[measure], True
+    metric = metric_in({**found, "metric": measure})
+    return f"query {metric.heading}", not metric.higher
+
+
 def series_of(curves: Sequence[dict[str, Any]], measure: str) -> list[Series]:
     """Return one of the measures as lines; what is damaged or not finite is left out."""
     series = []
@@ -74,11 +84,11 @@ def draw(found: dict[str, Any]) -> Figure:
     height = 4.1 + 0.2 * max(0, math.ceil(len(curves) / LEGEND_COLUMNS) - 2)
     figure = Figure(figsize=(12, height), layout="constrained")
     trained = sorted({curve["trained_steps"] for curve in curves})
-    measures = ("support_loss", "grad_norm", found["measure"])
-    for axes, measure in zip(figure.subplots(1, 3), measures, strict=True):
+    for axes, measure in zip(figure.subplots(1, 3), measures_of(found), strict=True):
         series = series_of(curves, measure)
-        draw_lines(axes, series, x_label=X_LABEL, log=measure not in LINEAR, marks=trained)
-        axes.set_title(TITLES[measure], fontsize=11)
+        words, log = title_of(found, measure)
+        draw_lines(axes, series, x_label=X_LABEL, log=log, marks=trained)
+        axes.set_title(words, fontsize=11)
     handles, labels = figure.axes[0].get_legend_handles_labels()
     legend = figure.legend(
         handles,
@@ -96,7 +106,7 @@ def draw(found: dict[str, Any]) -> Figure:
 def protocol_in_words(found: dict[str, Any]) -> str:
     """Return what decides the numbers, in a line."""
     p = found["protocol"]
-    ways = f"{p['ways']}-way " if found["measure"] == "accuracy" else ""
+    ways = f"{p['ways']}-way " if p["ways"] else ""
     return (
         f"{p['data']}, {ways}{p['shots']}-shot, {p['queries']} queries, {p['norm']} normalisation, "
         f"mean over {p['tasks']} {p['split']} tasks with 95 % intervals, k = 0..{p['steps']}"
