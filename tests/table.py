@@ -85,7 +85,7 @@ ROWS = [
     ),
     Row("gradnet"),
     Row("gradnet:form=kronecker:terms=2"),
-    Row("gradnet:metric=diagonal:log_range=3"),
+    Row("gradnet:scaling=diagonal:log_range=3"),
     Row("gradnet:form=elementwise"),
     Row("gradnet:start=dual"),
     Row("gap"),

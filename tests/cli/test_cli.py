@@ -299,7 +299,7 @@ def test_a_missing_run_is_named(tmp_path: Path, capsys):
 
 
 def test_a_folder_without_a_run_is_named(tmp_path: Path, capsys):
-    assert_command_refused(capsys, main(["evaluate", str(tmp_path)]), "there is no", "config.json")
+    assert_command_refused(capsys, main(["evaluate", str(tmp_path)]), "holds no learner")
 
 
 DAMAGES = {

@@ -16,6 +16,7 @@ from scipy import stats
 
 import metamirror as mm
 from metamirror.cli.main import main
+from metamirror.core.metrics import METRICS
 from metamirror.experiments.convergence import Curve, Measured, convergence, describe, group
 from metamirror.experiments.statistics import estimate
 from metamirror.training.evaluate import evaluate_stream
@@ -139,7 +140,7 @@ def test_two_seeds_that_scatter_say_little_of_the_start():
 
     def verdict(*own: float, **reference: tuple[float, ...]) -> dict:
         both = [measured("maml", *reference["maml"]), measured("gradnet", *own)]
-        return describe(both, {}, "mse")["curves"][1]["initial_loss"]
+        return describe(both, {}, METRICS["mse"])["curves"][1]["initial_loss"]
 
     seen = verdict(0.85, 0.95, maml=(1.0, 1.1))
     # Two variances of 0.005 / 2 with a degree of freedom each: two degrees in all.

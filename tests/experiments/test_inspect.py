@@ -44,7 +44,7 @@ def learner_of(spec: str, shaken: float = 0.0) -> mm.Learner:
         ("metasgd:positive=true", 1.0, True, "by construction"),
         ("gradnet", 1.0, True, "by construction"),
         ("gradnet:form=elementwise", 1.0, True, "by construction"),
-        ("gradnet:metric=kronecker", 1.0, True, "by construction"),
+        ("gradnet:scaling=kronecker", 1.0, True, "by construction"),
         ("metacurvature", 0, True, "checked"),
         ("metacurvature", 0.1, False, "refuted"),
         ("metakfo", 0.3, True, "by construction"),

@@ -51,7 +51,7 @@ def move(method: str, width: int, part: str, seed: int) -> list[float]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "method", ["blockiaf", "blockiaf:mixing=kronecker", "gradnet", "gradnet:metric=diagonal"]
+    "method", ["blockiaf", "blockiaf:mixing=kronecker", "gradnet", "gradnet:scaling=diagonal"]
 )
 def test_a_step_of_the_map_moves_as_much_at_every_width_and_no_more_than_one_of_the_start(method):
     adapted = []

@@ -154,7 +154,7 @@ def test_real_runs_come_with_their_state_curves_geometry_and_configuration(real:
         assert f"cells/{method}-3shot-seed0" in real.text
     assert "finished" in real.text
     assert "(4 tasks)" in real.text
-    assert "validation mean squared error" in real.text
+    assert "validation MSE" in real.text
     assert "a valid mirror map, by construction" in real.text
     assert "effective step size of each layer" in real.text
     assert "blocks.0.linear" in real.text

@@ -145,7 +145,7 @@ def test_latex_escapes_what_it_must():
 
 def test_csv_is_not_rounded():
     found = table(row("maml", 48.70123, 1.5), row("ecml", None, None, **FAILED))
-    text = tables.as_csv(found["rows"])
+    text = tables.as_csv(found["rows"], "accuracy")
     first, second = csv.DictReader(io.StringIO(text))
     assert float(first["accuracy"]) == 48.70123
     assert float(first["difference_to_maml_low"]) == -0.25

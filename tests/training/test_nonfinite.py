@@ -11,6 +11,7 @@ import torch
 import metamirror as mm
 from metamirror.cli.main import main
 from metamirror.core.learner import Learner, TaskLosses
+from metamirror.core.metrics import METRICS
 from metamirror.data import DATA_SETS
 from metamirror.data.registry import DataSet
 from metamirror.storage import checkpoint, tensor_file
@@ -160,7 +161,7 @@ def test_a_model_that_answers_nothing_is_right_about_nothing():
     torch.nn.init.constant_(broken.weight, float("nan"))
     task = mm.Task(*(mm.Batch(torch.rand(4, 3), torch.tensor([0, 0, 1, 1])) for _ in range(2)))
     learner = mm.make_learner("maml", broken, steps=1)
-    found, _ = _evaluated(learner, task, 1, False, 0)
+    found, _ = _evaluated(learner, task, METRICS["accuracy"], 1, False, 0)
     assert found[1].item() == 0
 
 

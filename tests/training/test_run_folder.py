@@ -76,7 +76,7 @@ def test_metrics_hold_no_time(run: Path):
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [3, 4, 6, 8, 9, 12]
     assert set(lines[-1]) == {
-        *("step", "loss", "outer_lr", "skipped", "val_mse", "val_ci95", "val_loss"),
+        *("step", "loss", "mse", "outer_lr", "skipped", "val_mse", "val_ci95", "val_loss"),
     }
     timing = json.loads((run / "timing.jsonl").read_text().splitlines()[-1])
     assert set(timing) == {"step", "seconds", "steps_per_second"}

@@ -22,7 +22,7 @@ class Options:
     Attributes:
         form: "coupled" (a Kronecker gradient network with symmetric coupling of all layers),
             "kronecker" (without it), "elementwise" (every number on its own).
-        metric: "diagonal" or "kronecker", the quadratic part of the map; by default Kronecker
+        scaling: "diagonal" or "kronecker", the quadratic part of the map; by default Kronecker
             where the form allows it.
         terms: hidden layers side by side, or tanh in an elementwise mixture (1 and 4 by default).
         rho: how far from quadratic the map may be, below 1.
@@ -30,7 +30,7 @@ class Options:
     """
 
     form: Literal["coupled", "kronecker", "elementwise"] = "coupled"
-    metric: Metric | None = None
+    scaling: Metric | None = None
     terms: int | None = None
     rho: float = 0.9
     log_range: float = 12.0
@@ -38,9 +38,9 @@ class Options:
 
 def build(model: nn.Module, options: Options, settings: Settings) -> Parts:
     """Learn a map over every parameter of the model."""
-    if options.form == "elementwise" and options.metric == "kronecker":
+    if options.form == "elementwise" and options.scaling == "kronecker":
         raise ValueError(
-            f"gradnet:metric is {options.metric!r}; the elementwise form has a diagonal one only"
+            f"gradnet:scaling is {options.scaling!r}; the elementwise form has a diagonal one only"
         )
     start = learned(model)
     g: MirrorMap
@@ -51,7 +51,7 @@ def build(model: nn.Module, options: Options, settings: Settings) -> Parts:
         g = GradientNet(
             start,
             coupled=options.form == "coupled",
-            metric=options.metric or "kronecker",
+            metric=options.scaling or "kronecker",
             terms=1 if options.terms is None else options.terms,
             rho=options.rho,
             log_range=options.log_range,

@@ -23,6 +23,8 @@ FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 """Types in which a learner can compute."""
 SETTINGS = ("steps", "lr", "adjoint", "norm", "vectorize", "start")
 """The settings that a file holds; the loss and the precision are given by who loads it."""
+RENAMED = {"metric": "scaling"}
+"""Options of gradnet that had other names."""
 FIELDS = {"method", "options", "built_lr", "model", *SETTINGS, "prior", "loss", "frozen"}
 
 
@@ -196,6 +198,10 @@ def checked(description: Any, origin: object) -> dict[str, Any]:
         description = _upgraded(description, origin)
     if missing := FIELDS - set(description):
         raise ValueError(f"{origin} is damaged: it lacks {sorted(missing)}")
+    if description["method"] == "gradnet" and isinstance(description["options"], dict):
+        # The option had the name of what is measured on the query set now.
+        options = {RENAMED.get(name, name): v for name, v in description["options"].items()}
+        description = {**description, "options": options}
     # Files from before one could choose what adapts do not have it.
     description = {"adapts": "all", **description}
     kinds = {"method": str, "options": dict, "model": dict | None, "frozen": list, "adapts": str}

@@ -70,6 +70,8 @@ def evaluate_run(
     """
     if tasks < 2:
         raise ValueError(f"tasks is {tasks}; an interval needs at least 2")
+    if not run.is_dir():
+        raise ValueError(f"there is no run folder {run}")
     learner, step = loaded(run, which)
     trained = _trained(run, learner, data, ways)
     asked: dict[str, Any] = {

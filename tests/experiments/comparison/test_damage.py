@@ -153,7 +153,7 @@ def row(label: str, job: Job) -> Row:
     return Row(label, label, "GD", "none", "relative", 3, jobs={0: job})
 
 
-PROTOCOL = {"classes": {}, "line": "sinusoid."}
+PROTOCOL = {"classes": {}, "metric": {"metric": "mse"}, "line": "sinusoid."}
 
 
 def test_where_every_run_has_failed_the_table_still_says_what_of():
