@@ -21,7 +21,7 @@ methods = pytest.mark.parametrize("method", mm.METHODS)
 def test_it_adapts_as_the_learner_does(method: str):
     images, labels = stripes(classes=5, each=2)
     learner = start(method, norm="inductive")
-    clf = mm.FewShotClassifier(learner, random_state=7).fit(images, labels)
+    clf = mm.FewShotClassifier(learner, random_state=7, calibrate=False).fit(images, labels)
     x = torch.from_numpy(images).float().unsqueeze(1) / 255
     y = torch.arange(5).repeat_interleave(2)
     adapted = learner.adapt(mm.Batch(x, y), seed=7)
@@ -63,7 +63,7 @@ def test_outputs_without_a_class_have_no_say(method: str):
 
 def test_losses_are_those_before_each_step_and_after_the_last():
     images, labels = stripes(classes=3, each=2)
-    longer = mm.FewShotClassifier(start(), steps=4).fit(images, labels)
+    longer = mm.FewShotClassifier(start(), steps=4, calibrate=False).fit(images, labels)
     shorter = mm.FewShotClassifier(start(), steps=3).fit(images, labels)
     assert (longer.n_steps_, shorter.n_steps_) == (4, 3)
     assert len(longer.losses_) == 5
@@ -213,12 +213,12 @@ def test_a_learner_that_is_handed_in_stays_as_it_was():
 
 
 def test_early_stopping_ends_where_steps_gain_little():
-    patient = fitted(steps=40, early_stopping=True, tol=0.02)
+    patient = fitted(steps=40, early_stopping=True, tol=0.02, calibrate=False)
     assert 1 < patient.n_steps_ < 40
     falls = -np.diff(patient.losses_)
     assert (falls[:-1] >= 0.02 * patient.losses_[0]).all()
     assert 0 <= falls[-1] < 0.02 * patient.losses_[0]
-    exact = fitted(steps=patient.n_steps_)
+    exact = fitted(steps=patient.n_steps_, calibrate=False)
     new, _ = stripes(classes=3, each=2, seed=1)
     np.testing.assert_allclose(patient.predict_proba(new), exact.predict_proba(new), atol=1e-5)
 

@@ -196,7 +196,6 @@ MISTAKES = {
     "no tol": ({"tol": None}, list("abc"), "tol is None"),
     "early_stopping": ({"early_stopping": "yes"}, list("abc"), "early_stopping is 'yes'"),
     "calibrate": ({"calibrate": "yes"}, list("abc"), "calibrate is 'yes'; give True or False"),
-    "one example to calibrate": ({"calibrate": True}, list("abc"), "at least 2 examples of each"),
     "invert": ({"invert": "auto"}, list("abc"), "invert is 'auto'"),
     "ink": ({"ink": 1}, list("abc"), "ink is 1; give True or False"),
     "ink and invert": ({"ink": True, "invert": True}, list("abc"), "ink finds out by itself"),

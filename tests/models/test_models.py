@@ -256,7 +256,7 @@ def test_a_model_is_built_again_from_its_config(name: str):
 
 
 WRONG_MODELS = {
-    "no such model": (("vgg", {}), "'vgg'.*conv4.*mlp.*resnet12"),
+    "no such model": (("vgg", {}), "'vgg'.*conv4.*resnet12.*mlp"),
     "no such option": (("mlp", {"depth": 3}), "mlp does not take.*depth"),
     "too small for conv4": (("conv4", {"image_size": 15}), "image_size is 15"),
     "too small for resnet12": (("resnet12", {"image_size": 8}), "image_size is 8"),

@@ -17,7 +17,8 @@ from metamirror.core.tasks import Batch
 from metamirror.estimators import model_file
 from metamirror.estimators.fitting import Adapt, FittedModel, adapt, seed_of
 from metamirror.estimators.inputs.images import Reader, reader_for
-from metamirror.estimators.starts import Start, open_start
+from metamirror.estimators.inputs.numbers import Numbers
+from metamirror.estimators.starts import Start, open_start, ridge_start, shipped_names
 from metamirror.training.device import choose_device
 
 
@@ -28,7 +29,7 @@ class FewShotEstimator:
     # What scikit-learn before 1.6 asks for in place of tags.
     _estimator_type: ClassVar[Literal["classifier", "regressor"]]
 
-    start: Start
+    start: Start = None
     _: KW_ONLY
     steps: int | None = None
     lr: float | None = None
@@ -48,7 +49,8 @@ class FewShotEstimator:
             X: the examples.
             y: a label for each, or for a regressor a number or a row of numbers.
         """
-        learner = open_start(self.start).to(choose_device(self.device))
+        start = self._usual_start(X) if self.start is None else self.start
+        learner = open_start(start).to(choose_device(self.device))
         return self._adapt(learner, reader_for(learner.model, self.invert, self.ink), X, y, None)
 
     @torch.inference_mode(False)
@@ -141,6 +143,15 @@ class FewShotEstimator:
         self._keep(FittedModel(learner, reader, support, *found, row_length(X), **facts))
         return self
 
+    def _usual_start(self, X: Any) -> Start:
+        """Return what is adapted where no start is given: for rows of numbers, ridge regression."""
+        if row_length(X) is None:
+            raise ValueError(
+                f"no start is given, and X holds no rows of numbers: name one, such as "
+                f"{', '.join(shipped_names())}, or a run folder"
+            )
+        return ridge_start(Numbers().read(X), directions=self._estimator_type == "classifier")
+
     def _support(
         self, learner: Learner, x: Tensor, y: Any, before: Batch | None, run: Adapt
     ) -> tuple[Batch, dict[str, Any]]:
@@ -201,8 +212,11 @@ def _read(reader: Reader, learner: Learner, x: Any) -> Tensor:
 def row_length(x: Any) -> int | None:
     """Return the number of columns, where X is a table.
 
-    >>> row_length(torch.zeros(3, 7))
-    7
+    >>> row_length(torch.zeros(3, 7)), row_length([[1, 2], [3, 4]])
+    (7, 2)
     """
+    if isinstance(x, list | tuple) and x and all(isinstance(row, list | tuple) for row in x):
+        lengths = {len(row) for row in x if not any(isinstance(v, list | tuple) for v in row)}
+        return lengths.pop() if len(lengths) == 1 else None
     shape: tuple[int, ...] = tuple(getattr(x, "shape", ()))
     return int(shape[1]) if len(shape) == 2 else None

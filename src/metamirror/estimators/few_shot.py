@@ -10,7 +10,7 @@ from torch import Tensor
 
 from metamirror.core.learner import Learner
 from metamirror.core.tasks import Batch
-from metamirror.estimators.base import FewShotEstimator
+from metamirror.estimators.base import FewShotEstimator, row_length
 from metamirror.estimators.calibration import calibrated_temperature
 from metamirror.estimators.fitting import Adapt
 from metamirror.estimators.inputs.numbers import as_targets, check_flag
@@ -30,6 +30,9 @@ class FewShotClassifier(FewShotEstimator):
 
     Args:
         start: a shipped start's name, a run folder, a folder of `metamirror.save`, or a `Learner`.
+            Without one, rows of numbers, such as the features of a frozen network, are told apart
+            by ridge regression on their directions, for any number of classes; images are taken for
+            drawn letters, by the start glyphs-blockiaf.
         steps: inner steps, if other than the start's.
         lr: inner learning rate, if other than the start's.
         early_stopping: stop at a step that lowers the loss of the examples by less than `tol`,
@@ -40,7 +43,7 @@ class FewShotClassifier(FewShotEstimator):
             place of a letter, as the playground does.
         device: auto (CUDA, MPS or CPU, in this order), or one of them.
         random_state: seed of the method's own noise; most methods have none.
-        calibrate: fit a temperature on held-out examples; needs two of each class.
+        calibrate: fit a temperature on held-out examples, where there are two of each class.
 
     Attributes:
         classes_: the labels, in order.
@@ -59,9 +62,8 @@ class FewShotClassifier(FewShotEstimator):
 
     _estimator_type = "classifier"
 
-    start: Start = "glyphs-blockiaf"
     _: KW_ONLY
-    calibrate: bool = False
+    calibrate: bool = True
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:
         """Add examples to those there are, and adapt to all of them, again from the start.
@@ -93,6 +95,9 @@ class FewShotClassifier(FewShotEstimator):
         right = [p == t for p, t in zip(predicted, as_labels(y, len(predicted)), strict=True)]
         return float(np.average(right, weights=sample_weight))
 
+    def _usual_start(self, X: Any) -> Start:
+        return "glyphs-blockiaf" if row_length(X) is None else super()._usual_start(X)
+
     def _support(
         self, learner: Learner, x: Tensor, y: Any, before: Batch | None, run: Adapt
     ) -> tuple[Batch, dict[str, Any]]:
@@ -106,7 +111,9 @@ class FewShotClassifier(FewShotEstimator):
         place = {label: i for i, label in enumerate(classes.tolist())}
         support = Batch(x, torch.tensor([place[label] for label in labels], device=x.device))
         learner.configure(loss=FirstOutputs(len(classes), own_loss(learner)))
-        temperature = calibrated_temperature(support, len(classes), run) if self.calibrate else 1.0
+        temperature = 1.0
+        if self.calibrate and int(torch.bincount(support.y).min()) > 1:
+            temperature = calibrated_temperature(support, len(classes), run)
         return support, {"classes": classes, "temperature": temperature}
 
 
@@ -119,6 +126,7 @@ class FewShotRegressor(FewShotEstimator):
 
     Args:
         start: a shipped start's name, a run folder, a folder of `metamirror.save`, or a `Learner`.
+            Without one, ridge regression on rows of numbers.
         steps: inner steps, if other than the start's.
         lr: inner learning rate, if other than the start's.
         early_stopping: stop at a step that lowers the loss of the examples by less than `tol`,
@@ -137,14 +145,12 @@ class FewShotRegressor(FewShotEstimator):
 
     >>> import metamirror as mm
     >>> task = mm.tasks("sinusoid", split="test", shots=10, batch=1)[0]
-    >>> curve = mm.FewShotRegressor().fit(task.support.x[0], task.support.y[0])
+    >>> curve = mm.FewShotRegressor("sinusoid-metasgd").fit(task.support.x[0], task.support.y[0])
     >>> curve.predict(task.query.x[0]).shape
     (15, 1)
     """
 
     _estimator_type = "regressor"
-
-    start: Start = "sinusoid-metasgd"
 
     def predict(self, X: Any) -> NDArray[np.float64]:
         """Return the values of each example; one axis where `fit` was given one."""

@@ -6,14 +6,17 @@ from functools import cache
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from metamirror.core.learner import Learner
+from metamirror.methods import make_learner
+from metamirror.models.linear import UNIT, Linear
 from metamirror.storage import learner_file
 
 SHIPPED = Path(__file__).parents[1] / "starts"
 """One folder for each: what `metamirror.save` wrote, and start.json, which says how it was made."""
 
-Start = str | os.PathLike[str] | Learner
+Start = str | os.PathLike[str] | Learner | None
 
 _load_once = cache(learner_file.load)
 
@@ -25,6 +28,20 @@ def shipped_names() -> list[str]:
     True
     """
     return sorted(folder.parent.name for folder in SHIPPED.glob(f"*/{learner_file.CONFIG}"))
+
+
+def ridge_start(x: Tensor, directions: bool) -> Learner:
+    """Return a start for rows of numbers that has learned nothing from other tasks.
+
+    Ridge regression in closed form, from which no step is taken: on the directions of the rows, or
+    on numbers that have mean 0 and variance 1 over these examples.
+    """
+    model = Linear(x.shape[1], 1, normalise=directions)
+    if not directions:
+        spread = x.std(0, correction=0)
+        model.centre.data = x.mean(0).to(model.centre)
+        model.weights.data = torch.where(spread > 0, spread, 1).mul(UNIT**0.5).reciprocal().float()
+    return make_learner("maml", model, start="ridge", steps=0)
 
 
 def open_start(start: Start) -> Learner:

@@ -11,6 +11,7 @@ from metamirror.core.import_path import NOTHING
 from metamirror.core.normalisation import BatchNorm, convert_batch_norm, convert_layer_norm
 from metamirror.core.option_spec import convert, literal, parse_spec, refused
 from metamirror.models.conv4 import Conv4
+from metamirror.models.linear import Linear
 from metamirror.models.mlp import MLP
 from metamirror.models.resnet12 import ResNet12
 from metamirror.models.text import TextTransformer
@@ -21,6 +22,7 @@ MODELS: dict[str, type[nn.Module]] = {
     "resnet12": ResNet12,
     "vit": ViT,
     "text": TextTransformer,
+    "linear": Linear,
     "mlp": MLP,
 }
 """Models by the names that `metamirror train --model` takes."""
@@ -30,6 +32,7 @@ __all__ = [
     "MODELS",
     "BatchNorm",
     "Conv4",
+    "Linear",
     "ResNet12",
     "TextTransformer",
     "ViT",

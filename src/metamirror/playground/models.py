@@ -143,7 +143,9 @@ def adapt(choice: Choice, request: Adapt) -> Model:
         for i, image in enumerate(examples, 1):
             images.append(prepare(image, choice.reader, f"example {i} of class {name!r}"))
             labels.append(name)
-    classifier = FewShotClassifier(choice.start, steps=request.steps, lr=request.lr, device="cpu")
+    classifier = FewShotClassifier(
+        choice.start, steps=request.steps, lr=request.lr, device="cpu", calibrate=False
+    )
     return Model(choice, list(request.classes), classifier.fit(np.stack(images), labels))
 
 

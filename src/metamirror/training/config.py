@@ -22,8 +22,8 @@ class RunConfig:
     method: str  # a method's key; its options may follow, as in blockiaf:variant=released.
     # the data set; folder:PATH, arrays:FILE.npz and hf:PATH take your own.
     data: str = "glyphs"
-    # the network: conv4, resnet12, vit, text or mlp, with options as in vit:depth=6; by default
-    # conv4 for images and the MLP for anything else.
+    # the network: conv4, resnet12, vit, text, linear or mlp, with options as in vit:depth=6; by
+    # default conv4 for images and the MLP for anything else.
     model: str | None = None
     width: int | None = None  # filters of the network's first layer; by default the model's own.
     # height and width of the images; by default as the data set has them.

@@ -49,9 +49,12 @@ def build_model(config: RunConfig, stream: TaskStream) -> nn.Module:
     name, options = models.parse(config.model or ("conv4" if len(shape) == 3 else "mlp"))
     if name not in models.MODELS:
         return models.build_own(name, _offered(config, stream), options)
+    if name == "linear":
+        fitting: dict[str, Any] = {"inputs": math.prod(shape), "outputs": stream.outputs}
+        return models.build(name, **fitting | options)
     if name == "mlp":
         hidden = {} if config.width is None else {"hidden": (config.width, config.width)}
-        fitting: dict[str, Any] = {"inputs": math.prod(shape), "outputs": stream.outputs, **hidden}
+        fitting = {"inputs": math.prod(shape), "outputs": stream.outputs, **hidden}
         return models.build(name, **fitting | options)
     fitting = {"ways": stream.outputs} | ({} if config.width is None else {"width": config.width})
     if name == "text":
