@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from metamirror.core.adjoints import Detached
 from metamirror.core.checks import are_labels, check_batch, check_every_class, check_tasks
+from metamirror.core.copied_model import CopiedModel
 from metamirror.core.episode import Episode
 from metamirror.core.geometry import Geometry, State
 from metamirror.core.grad_mode import check_ordinary, differentiable
@@ -112,6 +113,8 @@ class Learner(InnerLevel):
         self.objective = objective or QueryLoss()
         self.config: dict[str, Any] | None = None
         """How `make_learner` built it: what `save` writes."""
+        self.copied = CopiedModel()
+        """What its model was copied from, for a notice to who trains that instead."""
 
     def adapt(
         self,
@@ -185,6 +188,8 @@ class Learner(InnerLevel):
 
         Where gradients are switched off, nothing is kept for them.
         """
+        if self.training and torch.is_grad_enabled():
+            self.copied.watch(self.model)
         with differentiable():
             tasks, noise = self._checked(tasks, seeds)
             prepared = self.prepare()
