@@ -78,8 +78,8 @@ def only_source_is_held(source: Sequence[Tensor], own: Sequence[Tensor]) -> bool
 
 def living_optimizers() -> list[Optimizer]:
     """Return every optimiser of torch's that there is."""
-    kinds: set[type] = set()
-    new: list[type] = [Optimizer]
+    kinds: set[type[Optimizer]] = set()
+    new = [Optimizer]
     while new:
         kinds.update(new)
         new = [child for kind in new for child in kind.__subclasses__() if child not in kinds]
