@@ -1,6 +1,6 @@
 """Hugging Face Accelerate: each process has its share of the tasks, and gradients are averaged.
 
-accelerate launch --num_processes 2 with_accelerate.py
+torchrun --nproc-per-node 2 with_accelerate.py; or accelerate launch with_accelerate.py
 """
 
 import torch
@@ -14,7 +14,7 @@ rank, world = accelerator.process_index, accelerator.num_processes
 
 torch.manual_seed(0)  # every process begins with the same learner
 learner = mm.make_learner("metasgd", mm.models.MLP(1, 1), steps=1, lr=0.01)
-learner = learner.to(accelerator.device)  # not prepared: see below
+learner = learner.to(accelerator.device)  # not prepared: no DistributedDataParallel
 learned = [p for p in learner.parameters() if p.requires_grad]
 optimizer = accelerator.prepare(torch.optim.Adam(learned, lr=5e-3))
 tasks = mm.tasks("sinusoid", "train", shots=10, batch=8)

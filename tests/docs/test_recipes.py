@@ -21,7 +21,7 @@ import metamirror as mm
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "examples" / "recipes"
 RECIPES = sorted(file.name for file in FOLDER.glob("*.py"))
-LEARN2LEARN = "learn2learn 0.2.0, its last release, does not compile with Python 3.11 or later"
+LEARN2LEARN = "learn2learn 0.2.0, the newest release, does not compile with Python 3.11"
 
 
 def needs(package: str, reason: str = "") -> None:
