@@ -60,7 +60,8 @@ def failure(
     call: Call, theta: Params, outer: Sequence[Tensor], x: Any, twice: bool, vectorize: bool
 ) -> Exception | None:
     """Return the error of one inner step and its meta-gradient, or None."""
-    with warnings.catch_warnings(action="ignore"):  # of operations that vmap runs one by one
+    # Warnings are of operations that vmap runs one by one.
+    with warnings.catch_warnings(action="ignore"), torch.enable_grad():
         return _failure(call, theta, outer, x, twice, vectorize)
 
 

@@ -190,7 +190,8 @@ class InnerLevel(Predictor):
         """
         adjoint = self.settings.adjoint if adjoint is None else adjoint
         if phi0 is None and self.prior is not None:
-            with torch.set_grad_enabled(adjoint.builds_graph or adjoint.attaches):
+            graph = adjoint.builds_graph or adjoint.attaches
+            with torch.set_grad_enabled(graph and torch.is_grad_enabled()):
                 phi0 = self.geometry.primal(state)
 
         def renew() -> State:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from metamirror.core.adjoints import Adjoint, Replay, Unrolled
 from metamirror.core.geometry import Geometry, State
+from metamirror.core.grad_mode import check_mode
 from metamirror.core.lower_level import Lower, loss_and_gradient
 from metamirror.core.tasks import Params
 from metamirror.core.trees import tensors_in, with_tensors
@@ -56,8 +57,10 @@ def descend(
     `keep` keeps every state and point, not only the last. `phi0` is the prior's centre, where there
     is a prior, and `through` has the meta-learned tensors that a step may use. `inside_vmap`
     differentiates with `torch.func`, the only way under `torch.func.vmap`. `renew` returns the
-    first state again, with a graph that reaches the geometry's parameters alone.
+    first state again, with a graph that reaches the geometry's parameters alone. Where gradients
+    are switched off there is no graph, whatever the adjoint.
     """
+    check_mode()
     losses: list[Tensor] = []
     norms: list[Tensor] = []
     visited: list[tuple[State, Params]] = []
@@ -76,7 +79,7 @@ def descend(
 
     begun = state
     tail: deque[State] = deque(maxlen=adjoint.last)
-    with torch.set_grad_enabled(adjoint.builds_graph):
+    with torch.set_grad_enabled(adjoint.builds_graph and torch.is_grad_enabled()):
         for k in range(first, first + steps):
             after, phi, loss, norm = adjoint.step(step, state, phi0 or {}, k, through=through)
             losses.append(loss)

@@ -9,8 +9,10 @@ from torch import Tensor, nn
 
 from metamirror.core.adjoints import Detached
 from metamirror.core.checks import are_labels, check_batch, check_every_class, check_tasks
+from metamirror.core.copied_model import CopiedModel
 from metamirror.core.episode import Episode
 from metamirror.core.geometry import Geometry, State
+from metamirror.core.grad_mode import check_ordinary, differentiable
 from metamirror.core.inner_level import InnerLevel
 from metamirror.core.inner_loop import Path
 from metamirror.core.lower_level import LowerLevel
@@ -111,6 +113,8 @@ class Learner(InnerLevel):
         self.objective = objective or QueryLoss()
         self.config: dict[str, Any] | None = None
         """How `make_learner` built it: what `save` writes."""
+        self.copied = CopiedModel()
+        """What its model was copied from, for a notice to who trains that instead."""
 
     def adapt(
         self,
@@ -130,9 +134,10 @@ class Learner(InnerLevel):
             seed: of the method's own noise (MT-net's masks); by default drawn from torch's.
             keep: keep every point of the path, which costs one set of parameters per step.
         """
-        lower, state = self._begun(support, seed, steps)
-        path = self.descend(lower, state, adjoint=Detached(), keep=keep, steps=steps, lr=lr)
-        return self._adapted(path, lower.batch)
+        with differentiable():
+            lower, state = self._begun(support, seed, steps)
+            path = self.descend(lower, state, adjoint=Detached(), keep=keep, steps=steps, lr=lr)
+            return self._adapted(path, lower.batch)
 
     def adaptations(
         self,
@@ -151,15 +156,17 @@ class Learner(InnerLevel):
         4
         """
         count = self.steps_of(steps)
-        lower, state = self._begun(support, seed, steps)
-        with torch.no_grad():
+        with differentiable(), torch.no_grad():
+            lower, state = self._begun(support, seed, steps)
             phi0 = self.geometry.primal(state)
         for k in range(count + 1):
-            path = self.descend(
-                lower, state, adjoint=Detached(), steps=min(k, 1), lr=lr, phi0=phi0, first=k - 1
-            )
-            state = path.states[-1]
-            yield self._adapted(path, lower.batch)
+            with differentiable():
+                path = self.descend(
+                    lower, state, adjoint=Detached(), steps=min(k, 1), lr=lr, phi0=phi0, first=k - 1
+                )
+                state = path.states[-1]
+                adapted = self._adapted(path, lower.batch)
+            yield adapted
 
     def _adapted(self, path: Path, support: Batch) -> Adapted:
         labels = are_labels(support.y)
@@ -177,27 +184,33 @@ class Learner(InnerLevel):
         return self.task_losses(tasks, seeds=seeds).loss.mean()
 
     def task_losses(self, tasks: Tasks, *, seeds: Sequence[int] | None = None) -> TaskLosses:
-        """Return objective and score of each task; arguments as in `meta_loss`."""
-        tasks, noise = self._checked(tasks, seeds)
-        prepared = self.prepare()
-        if not self.settings.vectorize:
-            pairs = zip(split_tasks(tasks), noise, strict=True)
-            each = [self.task_loss(task, prepared, own) for task, own in pairs]
-            return TaskLosses(*(torch.stack(values) for values in zip(*each, strict=True)))
-        stacked = {name: torch.stack([n[name] for n in noise]) for name in noise[0]}
-        if not isinstance(tasks, Task):
-            try:
-                tasks = stack_tasks(tasks)
-            except ValueError as error:
-                raise ValueError(
-                    f"{error}, as torch.func.vmap needs: leave vectorize off"
-                ) from None
-        outputs = self.asked_outputs(flattened(tasks).support)
+        """Return objective and score of each task; arguments as in `meta_loss`.
 
-        def one(task: Task, noise: Params) -> TaskLosses:
-            return self.task_loss(task, prepared, noise, inside_vmap=True, outputs=outputs)
+        Where gradients are switched off, nothing is kept for them.
+        """
+        if self.training and torch.is_grad_enabled():
+            self.copied.watch(self.model)
+        with differentiable():
+            tasks, noise = self._checked(tasks, seeds)
+            prepared = self.prepare()
+            if not self.settings.vectorize:
+                pairs = zip(split_tasks(tasks), noise, strict=True)
+                each = [self.task_loss(task, prepared, own) for task, own in pairs]
+                return TaskLosses(*(torch.stack(values) for values in zip(*each, strict=True)))
+            stacked = {name: torch.stack([n[name] for n in noise]) for name in noise[0]}
+            if not isinstance(tasks, Task):
+                try:
+                    tasks = stack_tasks(tasks)
+                except ValueError as error:
+                    raise ValueError(
+                        f"{error}, as torch.func.vmap needs: leave vectorize off"
+                    ) from None
+            outputs = self.asked_outputs(flattened(tasks).support)
 
-        return TaskLosses(*torch.func.vmap(one, randomness="different")(tasks, stacked))
+            def one(task: Task, noise: Params) -> TaskLosses:
+                return self.task_loss(task, prepared, noise, inside_vmap=True, outputs=outputs)
+
+            return TaskLosses(*torch.func.vmap(one, randomness="different")(tasks, stacked))
 
     def meta_gradient(
         self,
@@ -210,7 +223,8 @@ class Learner(InnerLevel):
         """Return the gradient of `meta_loss`, in less time and memory than by differentiating it.
 
         Tasks run side by side, one for each of torch's threads, and each one's graph is freed at
-        once. A gradient has the memory layout of its parameter.
+        once. A gradient has the memory layout of its parameter. Gradients that the caller has
+        switched off, as under `torch.no_grad`, are switched on for it.
 
         Args:
             tasks: a stack or a list, as in `meta_loss`.
@@ -224,17 +238,18 @@ class Learner(InnerLevel):
         >>> len(losses), len(gradient)
         (3, 6)
         """
-        if parameters is None:
-            parameters = [p for p in self.parameters() if p.requires_grad]
-        if self.settings.vectorize:
-            loss, score = self.task_losses(tasks, seeds=seeds)
-            grads = torch.autograd.grad(loss.mean(), tuple(parameters), materialize_grads=True)
-            losses = TaskLosses(loss.detach(), score)
-        else:
-            tasks, noise = self._checked(tasks, seeds)
-            losses, total = sum_of_gradients(self, split_tasks(tasks), noise, parameters, pool)
-            grads = tuple(grad / len(noise) for grad in total)
-        return losses, [like_layout(g, p) for g, p in zip(grads, parameters, strict=True)]
+        with differentiable(), torch.enable_grad():
+            if parameters is None:
+                parameters = [p for p in self.parameters() if p.requires_grad]
+            if self.settings.vectorize:
+                loss, score = self.task_losses(tasks, seeds=seeds)
+                grads = torch.autograd.grad(loss.mean(), tuple(parameters), materialize_grads=True)
+                losses = TaskLosses(loss.detach(), score)
+            else:
+                tasks, noise = self._checked(tasks, seeds)
+                losses, total = sum_of_gradients(self, split_tasks(tasks), noise, parameters, pool)
+                grads = tuple(grad / len(noise) for grad in total)
+            return losses, [like_layout(g, p) for g, p in zip(grads, parameters, strict=True)]
 
     def task_loss(
         self,
@@ -262,7 +277,7 @@ class Learner(InnerLevel):
         self, support: Batch, seed: int | None, steps: int | None
     ) -> tuple[LowerLevel, State]:
         """Refuse a support set that does not fit; return what to minimise, and from where."""
-        support = as_batch(support, next(iter(self.theta().values())))
+        support = as_batch(support, check_ordinary(next(iter(self.theta().values()))))
         check_batch(support, "support", stacked=False)
         outputs = self.asked_outputs(support, steps)
         self.check_outputs(support, "support", outputs)
@@ -272,7 +287,7 @@ class Learner(InnerLevel):
 
     def _checked(self, tasks: Tasks, seeds: Sequence[int] | None) -> tuple[Tasks, list[Params]]:
         """Refuse tasks that do not fit; return them with each one's noise."""
-        tasks = check_tasks(tasks, next(iter(self.theta().values())))
+        tasks = check_tasks(tasks, check_ordinary(next(iter(self.theta().values()))))
         each = split_tasks(tasks)
         if seeds is not None and len(seeds) != len(each):
             raise ValueError(f"{len(seeds)} seeds for {len(each)} tasks; give one per task")

@@ -37,10 +37,11 @@ def mapped(function: Callable[..., Any], *trees: Tree) -> Tree:
 def as_tensors(value: Any, like: Tensor) -> Tree:
     """Return a tree of tensors from what users have: arrays and lists of numbers are converted.
 
-    Real numbers get the type of `like`, and what is converted its device; tensors stay as they are.
+    Real numbers get the type of `like`, and what is converted its device; tensors stay as they are,
+    but for those made under `torch.inference_mode`, which nothing can be differentiated with.
     """
     if isinstance(value, Tensor):
-        return value
+        return value.clone() if value.is_inference() else value
     numbers = isinstance(value, list) and not any(isinstance(t, Tensor) for t in leaves(value))
     if isinstance(value, np.ndarray | np.generic) or numbers:
         found = torch.as_tensor(np.asarray(value), device=like.device)

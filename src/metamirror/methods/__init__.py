@@ -10,6 +10,7 @@ from torch import nn
 from metamirror import heads
 from metamirror.core import priors
 from metamirror.core.adjoints import ADJOINTS
+from metamirror.core.copied_model import CopiedModel
 from metamirror.core.learner import Learner
 from metamirror.core.option_spec import parse_spec
 from metamirror.core.settings import Settings
@@ -140,7 +141,8 @@ def make_learner(method: str, model: nn.Module, **options: Any) -> Learner:
             f"{found.defaults['start']!r}: another one goes with maml, as in maml:start=ridge"
         )
     prior = common.pop("prior", None)
-    own = deepcopy(model) if _flag("copy", common.pop("copy", True)) else model
+    copied = _flag("copy", common.pop("copy", True))
+    own = deepcopy(model) if copied else model
     adapts = adapting.spelled(common.pop("adapts", None))
     settings = Settings(**common)
     parts = _built(found, own, chosen, settings, adapts)
@@ -164,6 +166,7 @@ def make_learner(method: str, model: nn.Module, **options: Any) -> Learner:
         adapts=parts.adapts,
         settings=settings,
     )
+    learner.copied = CopiedModel(model.parameters() if copied else ())
     first = next(iter(learner.theta().values()))
     for part in (learner.geometry, learner.start, learner.prior):
         if part is not None:
