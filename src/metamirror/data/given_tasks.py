@@ -98,7 +98,8 @@ def as_task(value: Any, name: str) -> Task:
             f"{name} is no task ({error}); give ((x, y), (x, y)), support and query"
         ) from error
     like = torch.zeros(())
-    found = Task(as_batch(support, like), as_batch(query, like))
-    check_batch(found.support, f"{name}: support", stacked=False)
-    check_batch(found.query, f"{name}: query", stacked=False)
+    names = f"{name}: support", f"{name}: query"
+    found = Task(as_batch(support, like, names[0]), as_batch(query, like, names[1]))
+    check_batch(found.support, names[0], stacked=False)
+    check_batch(found.query, names[1], stacked=False)
     return found
