@@ -29,7 +29,7 @@ class GivenTasks(TaskStream):
         labels, y = are_labels(support.y), leaves(support.y)[0]
         found = y.shape[-1] if y.dim() > 1 else 1
         if labels:
-            found = int(max(y.max(), query.y.max())) + 1
+            found = int(max(t.max() for t in (y, *leaves(query.y)))) + 1
         self.outputs: int = getattr(source, "outputs", found)
         classes = self.outputs if labels else 1
         shots, asked = (max(1, part.examples // classes) for part in (support, query))
