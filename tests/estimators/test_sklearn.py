@@ -155,9 +155,9 @@ def test_embeddings_as_long_as_an_image_are_not_taken_for_one():
         mm.FewShotClassifier(learner).fit(embeddings, [0, 1, 2, 0, 1, 2])
     numbers = mm.FewShotClassifier(mm.make_learner("maml", mm.models.MLP(1024, 3)))
     assert numbers.fit(embeddings, [0, 1, 2, 0, 1, 2]).n_features_in_ == 1024
-    assert mm.tasks((embeddings, [0, 1, 2, 0, 1, 2]), ways=2, shots=1, queries=1).example_shape == (
-        1024,
-    )
+    splits = ["train", "train", "test"] * 2
+    stream = mm.tasks((embeddings, [0, 1, 2] * 2), ways=2, shots=1, queries=1, splits=splits)
+    assert stream.example_shape == (1024,)
 
 
 def test_scikit_learn_is_not_needed():
