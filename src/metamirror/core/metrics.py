@@ -187,12 +187,12 @@ def _counts(output: Any, y: Tree) -> tuple[Tensor, Tensor, Tensor] | None:
     if not (isinstance(output, Tensor) and isinstance(y, Tensor)):
         return None
     if _are_logits(output, y):
-        y = y.long()
-        known = (y != IGNORED).unsqueeze(1)
+        labels: Tensor = y.long()
+        known = (labels != IGNORED).unsqueeze(1)
         classes = torch.arange(output.shape[1], device=output.device)
         classes = classes.view(1, -1, *[1] * (output.dim() - 2))
         answers = (output.argmax(1).unsqueeze(1) == classes) & known
-        wanted = (y.unsqueeze(1) == classes) & known
+        wanted = (labels.unsqueeze(1) == classes) & known
         axes = [axis for axis in range(output.dim()) if axis != 1]
     elif y.shape == output.shape:
         known = y != IGNORED
