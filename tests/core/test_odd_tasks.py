@@ -1,203 +1,146 @@
-"""Inputs, targets and outputs that are no single tensors: right, or refused in a line."""
+"""Models, data and losses of the user's own: right at the first try, or refused in a line."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
+from torch import nn
 
 import metamirror as mm
-from metamirror.core.losses import cross_entropy as usual_loss
+from metamirror.core.checks import check_tasks
+from metamirror.core.losses import loss_for
 from metamirror.core.metrics import accuracy
 from metamirror.core.tasks import split_tasks
-from metamirror.testing.differences import move
-from metamirror.testing.methods import check_learner_gradient
+from metamirror.core.trees import mapped
+from metamirror.testing.differences import check_slope, move
+from metamirror.testing.methods import learned
+from tests.core.odd_data import INPUTS, TARGETS
+from tests.core.odd_layers import MODELS
+from tests.core.odd_models import WAYS, Case, Made, mlp
 
 METHODS = ["maml", "metasgd", "metacurvature", "blockiaf", "gradnet", "imaml:adjoint=unrolled"]
-TASKS, WAYS = 2, 3
+CASES = {**INPUTS, **TARGETS, **MODELS}
+RIGHT = [name for name, case in CASES.items() if not case.refused]
+REFUSED = [name for name, case in CASES.items() if case.refused]
+
+each_method = pytest.mark.parametrize("method", METHODS)
 
 
-class TwoInputs(nn.Module):
-    """Takes (u, v), as arguments or by name."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.a, self.b = nn.Linear(4, 6), nn.Linear(2, 6)
-        self.head = nn.Linear(6, WAYS)
-
-    def forward(self, u: Tensor, v: Tensor) -> Tensor:
-        return self.head((self.a(u) + self.b(v)).tanh())
-
-
-@dataclass
-class Pair:
-    """An input of the user's own class."""
-
-    u: Tensor
-    v: Tensor
-
-
-class TakesPair(nn.Module):
-    """Takes one object that holds both."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = TwoInputs()
-
-    def forward(self, pair: Pair) -> Tensor:
-        return self.net(pair.u, pair.v)
-
-
-class Named(nn.Module):
-    """Gives a dict, or a tuple."""
-
-    def __init__(self, form: type) -> None:
-        super().__init__()
-        self.net, self.form = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, WAYS)), form
-
-    def forward(self, x: Tensor) -> Any:
-        logits = self.net(x)
-        both = {"logits": logits, "energy": logits.square().sum(1)}
-        return both if self.form is dict else tuple(both.values())
-
-
-class Masks(nn.Module):
-    """Gives logits for every pixel."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.Tanh(), nn.Conv2d(4, WAYS, 1))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.net(x)
-
-
-def numbers(*shape: int, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(TASKS, 6, *shape, generator=generator, dtype=torch.float64)
-
-
-def stack(inputs: Callable[[int], Any], targets: Callable[[int], Any]) -> mm.Task:
-    return mm.Task(*(mm.Batch(inputs(seed), targets(seed)) for seed in (0, 1)))
-
-
-def labels(seed: int) -> Tensor:
-    return torch.arange(WAYS).repeat(2).repeat(TASKS, 1)
-
-
-def pixels(seed: int) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randint(WAYS, (TASKS, 6, 5, 5), generator=generator)
-
-
-def some_ignored(seed: int) -> Tensor:
-    found = pixels(seed)
-    found[:, :, 0] = -100
-    return found
-
-
-def tags(seed: int) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randint(2, (TASKS, 6, WAYS), generator=generator)
-
-
-def of_dict(output: Any, y: Tensor) -> Tensor:
-    return cross_entropy(output["logits"], y) + 0.1 * output["energy"].mean()
-
-
-def of_tuple(output: Any, y: Tensor) -> Tensor:
-    return cross_entropy(output[0], y) + 0.1 * output[1].mean()
-
-
-def of_two_targets(output: Any, y: Any) -> Tensor:
-    return cross_entropy(output[0], y["label"]) + (output[1] - y["energy"]).square().mean()
-
-
-def of_tags(output: Tensor, y: Tensor) -> Tensor:
-    return binary_cross_entropy_with_logits(output, y.to(output.dtype))
-
-
-def mlp() -> nn.Module:
-    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, WAYS))
-
-
-CASES: dict[str, tuple[Callable[[], nn.Module], mm.Task, dict[str, Any]]] = {
-    "a tuple in": (
-        TwoInputs,
-        stack(lambda s: (numbers(4, seed=s), numbers(2, seed=s + 2)), labels),
-        {},
-    ),
-    "a dict in": (
-        TwoInputs,
-        stack(lambda s: {"v": numbers(2, seed=s), "u": numbers(4, seed=s + 2)}, labels),
-        {},
-    ),
-    "a dataclass in": (
-        TakesPair,
-        stack(lambda s: Pair(numbers(4, seed=s), numbers(2, seed=s + 2)), labels),
-        {},
-    ),
-    "a dict out": (
-        lambda: Named(dict),
-        stack(lambda s: numbers(4, seed=s), labels),
-        {"loss": of_dict},
-    ),
-    "a tuple out": (
-        lambda: Named(tuple),
-        stack(lambda s: numbers(4, seed=s), labels),
-        {"loss": of_tuple},
-    ),
-    "two targets": (
-        lambda: Named(tuple),
-        stack(
-            lambda s: numbers(4, seed=s),
-            lambda s: {"label": labels(s), "energy": numbers(seed=s)},
-        ),
-        {"loss": of_two_targets},
-    ),
-    "a label for each pixel": (Masks, stack(lambda s: numbers(1, 5, 5, seed=s), pixels), {}),
-    "ignored labels": (Masks, stack(lambda s: numbers(1, 5, 5, seed=s), some_ignored), {}),
-    "several labels": (mlp, stack(lambda s: numbers(4, seed=s), tags), {"loss": of_tags}),
-    "another loss for the query": (
-        mlp,
-        stack(lambda s: numbers(4, seed=s), labels),
-        {"loss": nn.CrossEntropyLoss(label_smoothing=0.2), "query_loss": cross_entropy},
-    ),
-}
-
-
-def learner_of(case: str, method: str, **options: Any) -> tuple[mm.Learner, mm.Task]:
-    build, tasks, own = CASES[case]
+def learner_of(
+    name: str, method: str, count: int = 2, **options: Any
+) -> tuple[mm.Learner, mm.Task]:
+    case = CASES[name]
     torch.manual_seed(0)
-    learner = mm.make_learner(method, build().double(), steps=2, lr=0.1, **own, **options)
+    model = case.model()
+    if not any(nn.parameter.is_lazy(p) for p in model.parameters()):
+        model.double()
+    learner = mm.make_learner(method, model, steps=2, lr=0.1, **case.options, **options)
     move(list(learner.parameters()), 0.05, seed=1)
-    return learner, tasks
+    return learner, case.tasks(count)
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("case", CASES)
+def seeded(call: Callable[..., Any], *args: Any) -> Any:
+    """Call a function with the same dropout every time."""
+    torch.manual_seed(7)
+    return call(*args)
+
+
+@each_method
+@pytest.mark.parametrize("case", RIGHT)
 def test_the_meta_gradient_is_that_of_finite_differences(case: str, method: str):
-    check_learner_gradient(*learner_of(case, method))
+    learner, tasks = learner_of(case, method, count=1)
+    _, found = seeded(learner.meta_gradient, tasks)
+    parameters = list(learned(learner).values())
+    check_slope(lambda: seeded(learner.meta_loss, tasks), parameters, found, "the meta-gradient")
+    assert any(bool(g.abs().max() > 1e-6) for g in found)
 
 
-@pytest.mark.parametrize("case", CASES)
+@each_method
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_done_is_refused_in_a_line(case: str, method: str):
+    def train() -> None:
+        learner, tasks = learner_of(case, method)
+        learner.meta_gradient(tasks)
+
+    with pytest.raises(ValueError, match=CASES[case].refused) as caught:
+        train()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("case", RIGHT)
 def test_lists_and_vmap_give_the_same(case: str):
     learner, tasks = learner_of(case, "metasgd")
-    (loss, _), found = learner.meta_gradient(tasks)
-    each = split_tasks(tasks)
-    torch.testing.assert_close(learner.meta_gradient(each)[1], found)
-    stacked, _ = learner_of(case, "metasgd", vectorize=True)
-    torch.testing.assert_close(stacked.meta_gradient(tasks)[1], found)
-    one = learner.adapt(each[0].support)
-    output = one(each[0].query.x)
-    own = learner.settings.query_loss or learner.settings.loss or usual_loss
-    torch.testing.assert_close(own(output, each[0].query.y), loss[0])
+    (loss, _), found = seeded(learner.meta_gradient, tasks)
+    each = split_tasks(check_tasks(tasks, loss))
+    torch.testing.assert_close(seeded(learner.meta_gradient, each)[1], found)
+    if words := CASES[case].under_vmap:
+        with pytest.raises(ValueError, match=words) as caught:
+            learner_of(case, "metasgd", vectorize=True)[0].meta_loss(tasks)
+        assert "\n" not in str(caught.value)
+    elif not learner.draws_noise:
+        stacked, _ = learner_of(case, "metasgd", vectorize=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what vmap does one by one
+            torch.testing.assert_close(stacked.meta_gradient(tasks)[1], found)
+    if not learner.draws_noise:
+        one = learner.adapt(each[0].support)
+        own = learner.settings.query_loss or learner.settings.loss or loss_for(each[0].query.y)
+        torch.testing.assert_close(own(one(each[0].query.x), each[0].query.y), loss[0])
+
+
+@each_method
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+def test_half_precision_is_near_the_full_one(kind: torch.dtype, method: str):
+    def gradient(kind: torch.dtype) -> torch.Tensor:
+        torch.manual_seed(0)
+        learner = mm.make_learner(method, mlp().to(kind), steps=2, lr=0.1)
+        tasks = mapped(lambda t: t.to(kind) if t.is_floating_point() else t, Case(mlp).tasks())
+        return torch.cat([g.double().flatten() for g in learner.meta_gradient(tasks)[1]])
+
+    if method == "gradnet":
+        with pytest.raises(ValueError, match=f"the model is {kind}, .*as model.float.. does"):
+            gradient(kind)
+    else:
+        assert torch.cosine_similarity(gradient(kind), gradient(torch.double), 0) > 0.99
+
+
+@each_method
+def test_several_types_go_with_methods_whose_geometry_has_none(method: str):
+    model = nn.Sequential(nn.Linear(4, 6).double(), Made(lambda m, x: x.float()), nn.Linear(6, 3))
+
+    def train() -> None:
+        mm.make_learner(method, model, steps=2).meta_gradient(Case(mlp).tasks())
+
+    if method.startswith(("maml", "imaml")):
+        train()
+    else:
+        with pytest.raises(ValueError, match=r"float32 and torch\.float64, and a geometry has one"):
+            train()
+
+
+def test_adapting_alone_refuses_what_would_be_wrong():
+    learner, tasks = learner_of("a checkpoint", "maml")
+    with pytest.raises(ValueError, match=r"first is under torch\.utils.checkpoint"):
+        learner.adapt(split_tasks(tasks)[0].support)
+
+
+def test_without_gradients_a_meta_loss_is_computed():
+    learner, tasks = learner_of("contrast", "maml")
+    with torch.no_grad():
+        found = learner.meta_loss(tasks)
+    assert found == learner.meta_loss(tasks)
+
+
+def test_a_byte_is_a_label_however_large():
+    y = torch.full((4,), 156, dtype=torch.uint8)
+    assert accuracy(torch.zeros(4, 200), y) == 0
+    learner = mm.make_learner("maml", nn.Linear(4, 200))
+    learner.adapt(mm.Batch(torch.randn(4, 4), y))
 
 
 @pytest.mark.parametrize("method", ["reptile", "ibaml", "protomaml"])
@@ -235,10 +178,9 @@ def test_arrays_and_lists_become_tensors_like_the_model():
     ],
 )
 def test_without_a_loss_one_is_asked_for(case: str, words: str):
-    build, tasks, _ = CASES[case]
-    learner = mm.make_learner("maml", build().double())
+    learner = mm.make_learner("maml", CASES[case].model().double())
     with pytest.raises(ValueError, match=words):
-        learner.meta_loss(tasks)
+        learner.meta_loss(CASES[case].tasks())
 
 
 def test_what_is_no_tensor_is_named():

@@ -136,16 +136,28 @@ def test_cross_validation_and_search():
     assert search.best_params_ == {"steps": 20}
 
 
-def test_in_a_pipeline_rows_of_a_table_are_images():
+def test_in_a_pipeline_rows_of_a_table_become_images_where_that_is_said():
     table = images.reshape(len(images), -1).astype(float)
+    shaped = FunctionTransformer(lambda x: x.reshape(-1, 28, 28))
     scaled = make_pipeline(
-        FunctionTransformer(lambda x: x / 255), mm.FewShotClassifier(start())
+        FunctionTransformer(lambda x: x / 255), shaped, mm.FewShotClassifier(start())
     ).fit(table, labels)
     plain = mm.FewShotClassifier(start()).fit(images, labels)
     np.testing.assert_allclose(scaled.predict_proba(table), plain.predict_proba(images), atol=1e-5)
-    assert scaled[-1].n_features_in_ == 784
-    ranged = make_pipeline(MinMaxScaler(clip=True), mm.FewShotClassifier(start()))
+    ranged = make_pipeline(MinMaxScaler(clip=True), shaped, mm.FewShotClassifier(start()))
     assert ranged.fit(table, labels).predict(table).shape == (12,)
+
+
+def test_embeddings_as_long_as_an_image_are_not_taken_for_one():
+    learner = mm.make_learner("maml", mm.models.Conv4(ways=3, width=4, channels=1, image_size=32))
+    embeddings = np.random.default_rng(0).uniform(size=(6, 1024)).astype(np.float32)
+    with pytest.raises(ValueError, match=r"1024 values.*X\.reshape\(-1, 32, 32\).*takes numbers"):
+        mm.FewShotClassifier(learner).fit(embeddings, [0, 1, 2, 0, 1, 2])
+    numbers = mm.FewShotClassifier(mm.make_learner("maml", mm.models.MLP(1024, 3)))
+    assert numbers.fit(embeddings, [0, 1, 2, 0, 1, 2]).n_features_in_ == 1024
+    splits = ["train", "train", "test"] * 2
+    stream = mm.tasks((embeddings, [0, 1, 2] * 2), ways=2, shots=1, queries=1, splits=splits)
+    assert stream.example_shape == (1024,)
 
 
 def test_scikit_learn_is_not_needed():

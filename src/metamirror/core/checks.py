@@ -46,6 +46,7 @@ def check_batch(batch: Batch, name: str, *, stacked: bool) -> None:
             f"{name}.x has shape {shapes[0]} and {name}.y {shapes[1]}; "
             f"both must start with the same {axes}"
             + ("; a single task goes in a list: [task]" if stacked else "")
+            + ("; torch.stack joins the examples of a list" if list in map(type, batch) else "")
         )
     if 0 in next(iter(heads)):
         raise ValueError(
@@ -72,7 +73,8 @@ def check_labels(batch: Batch, name: str, ways: int) -> None:
     """Refuse labels for which the model has no output; `IGNORED` stands for no label."""
     if not are_labels(batch.y) or batch.y.device.type == "meta":
         return
-    given = batch.y[batch.y != IGNORED]
+    given = batch.y.long()
+    given = given[given != IGNORED]
     if not len(given):
         raise ValueError(f"{name}.y holds no label that counts: all are {IGNORED}")
     if int(given.min()) < 0:
@@ -118,7 +120,7 @@ def check_tasks(tasks: Tasks, like: Tensor) -> Tasks:
     tensors like `like`.
     """
     if isinstance(tasks, Task):
-        task = Task(*(as_batch(batch, like) for batch in tasks))
+        task = Task(as_batch(tasks[0], like, "support"), as_batch(tasks[1], like, "query"))
         check_batch(task.support, "support", stacked=True)
         check_batch(task.query, "query", stacked=True)
         if task.support.examples != task.query.examples:
@@ -135,7 +137,8 @@ def check_tasks(tasks: Tasks, like: Tensor) -> Tasks:
     for i, task in enumerate(tasks):
         if not (isinstance(task, list | tuple) and len(task) == 2):
             raise ValueError(f"tasks[{i}] is {type(task).__name__}, not Task(support, query)")
-        found.append(Task(*(as_batch(batch, like) for batch in task)))
-        check_batch(found[-1].support, f"tasks[{i}].support", stacked=False)
-        check_batch(found[-1].query, f"tasks[{i}].query", stacked=False)
+        names = [f"tasks[{i}].{part}" for part in Task._fields]
+        found.append(Task(*(as_batch(b, like, name) for b, name in zip(task, names, strict=True))))
+        for batch, name in zip(found[-1], names, strict=True):
+            check_batch(batch, name, stacked=False)
     return found

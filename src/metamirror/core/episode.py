@@ -6,7 +6,7 @@ from metamirror.core.adjoints import Adjoint
 from metamirror.core.geometry import State
 from metamirror.core.inner_level import InnerLevel
 from metamirror.core.inner_loop import Path
-from metamirror.core.losses import loss_for
+from metamirror.core.losses import loss_for, scalar
 from metamirror.core.metrics import metric_for
 from metamirror.core.tasks import Batch, Params, Task
 
@@ -69,4 +69,5 @@ class Episode:
         metric = settings.metric or metric_for(y)
         if (score := metric(output, y)) is not None:
             self.score = score.to(self.score)
-        return (settings.query_loss or settings.loss or loss_for(y))(output, y)
+        loss = settings.query_loss or settings.loss or loss_for(y)
+        return scalar(loss(output, y), "query_loss")

@@ -9,14 +9,17 @@ from torch import Tensor, nn
 
 from metamirror.core.adjoints import Adjoint
 from metamirror.core.checks import asked_outputs, check_labels, check_lr, check_steps
+from metamirror.core.derivatives import check_loss
 from metamirror.core.geometry import Geometry, GradientDescent, State
 from metamirror.core.inner_loop import Path, descend, detached
+from metamirror.core.losses import LOSSES
 from metamirror.core.lower_level import LowerLevel
 from metamirror.core.predictor import Predictor, without_fusion
 from metamirror.core.priors import Diagonal, Prior
 from metamirror.core.settings import Settings
 from metamirror.core.start import LearnedStart, Start
-from metamirror.core.tasks import Batch, Params, tensor_like
+from metamirror.core.tasks import Batch, Params, Task, tensor_like
+from metamirror.core.trees import leaves
 
 
 class InnerLevel(Predictor):
@@ -233,6 +236,22 @@ class InnerLevel(Predictor):
         own = self.outputs(batch.x)
         if self.settings.loss is None and own:
             check_labels(batch, name, own if outputs is None else outputs)
+
+    def check_losses(self, task: Task) -> None:
+        """Refuse losses of the user's own that training cannot use, before it begins."""
+        s = self.settings
+        # A head that is computed may be larger than the one that stands there.
+        if self.start.any_outputs or leaves(task.support.x)[0].device.type == "meta":
+            return
+        for name, batch in (("loss", task.support), ("query_loss", task.query)):
+            loss, trial = getattr(s, name), self.trial(batch)
+            if name == "query_loss":
+                trial = replace(trial, twice=False)
+            key = (name, id(loss), trial.twice, s.vectorize)
+            if loss not in (None, *LOSSES.values()) and key not in self._tried:
+                with torch.random.fork_rng():
+                    check_loss(loss, name, trial)
+                self._tried.add(key)
 
     def asked_outputs(self, support: Batch, steps: int | None = None) -> int | None:
         """Return how many outputs a support set asks for; None if it has to take the model's."""

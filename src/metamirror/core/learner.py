@@ -32,7 +32,7 @@ from metamirror.core.tasks import (
     split_tasks,
     stack_tasks,
 )
-from metamirror.core.trees import mapped
+from metamirror.core.trees import Tree, mapped
 
 
 class Adapted:
@@ -56,14 +56,14 @@ class Adapted:
         # Copies: the learner's own go on learning.
         self._fixed = {name: p.clone() for name, p in inner.fixed().items()}
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tree) -> Any:
         with torch.no_grad():
             members = ({**self._fixed, **member} for member in self.members)
             outputs = [self._inner.predict(phi, x, self.statistics) for phi in members]
             return averaged(outputs, self.labels)
 
 
-def averaged(outputs: Sequence[Tensor], labels: bool) -> Tensor:
+def averaged(outputs: Sequence[Tree], labels: bool) -> Tree:
     """Return the mean of several predictions: of probabilities, as their logarithms, for labels.
 
     >>> logits = [torch.tensor([0.0, 0.0]), torch.tensor([0.0, 100.0])]
@@ -72,9 +72,9 @@ def averaged(outputs: Sequence[Tensor], labels: bool) -> Tensor:
     """
     if len(outputs) == 1:
         return outputs[0]
+    if not (labels and isinstance(outputs[0], Tensor)):
+        return mapped(lambda *parts: torch.stack(parts).mean(0), *outputs)
     stacked = torch.stack(list(outputs))
-    if not labels:
-        return stacked.mean(0)
     # Exponentials round by an example's place in the batch: in double precision nobody sees it.
     wide = precise(stacked).log_softmax(-1).logsumexp(0) - math.log(len(outputs))
     return wide.to(stacked.dtype)
@@ -277,12 +277,16 @@ class Learner(InnerLevel):
         self, support: Batch, seed: int | None, steps: int | None
     ) -> tuple[LowerLevel, State]:
         """Refuse a support set that does not fit; return what to minimise, and from where."""
-        support = as_batch(support, check_ordinary(next(iter(self.theta().values()))))
+        like = check_ordinary(next(iter(self.theta().values())))
+        support = as_batch(support, like, "support")
         check_batch(support, "support", stacked=False)
         outputs = self.asked_outputs(support, steps)
         self.check_outputs(support, "support", outputs)
         if outputs is not None:
             check_every_class(support.y, outputs)
+        if self.steps_of(steps) and not type(self.model).__module__.startswith("metamirror."):
+            # The library's own need no trial, which takes as long as a step.
+            self.check_derivatives(support.x, once=True)
         return self.lower_level(support), self.begin(support, seed=seed, detached=True)
 
     def _checked(self, tasks: Tasks, seeds: Sequence[int] | None) -> tuple[Tasks, list[Params]]:
@@ -297,8 +301,9 @@ class Learner(InnerLevel):
             outputs = self.asked_outputs(task.support)
             self.check_outputs(task.support, f"{where}support", outputs)
             self.check_outputs(task.query, f"{where}query", outputs)
-            if self.steps:
-                self.check_derivatives(task.support.x)
+        if self.steps:
+            self.check_derivatives(each[0].support.x)
+            self.check_losses(each[0])
         if self.start.any_outputs:
             for task in each:
                 check_every_class(task.support.y, outputs if whole else None)
@@ -306,9 +311,10 @@ class Learner(InnerLevel):
 
 
 def flattened(tasks: Task) -> Task:
-    """Return the examples of a stack of tasks as those of one."""
-    flat: Task = mapped(lambda tensor: tensor.flatten(0, 1), tasks)
-    return flat
+    """Return the targets of a stack of tasks as those of one, with the inputs of the first."""
+    firsts = (mapped(lambda tensor: tensor[0], batch.x) for batch in tasks)
+    every = (mapped(lambda tensor: tensor.flatten(0, 1), batch.y) for batch in tasks)
+    return Task(*map(Batch, firsts, every))
 
 
 def like_layout(gradient: Tensor, parameter: Tensor) -> Tensor:

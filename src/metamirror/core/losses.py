@@ -15,12 +15,32 @@ IGNORED = -100
 
 def loss_for(targets: Tree) -> Loss:
     """Return cross-entropy for integer targets, mean squared error for floats."""
-    if not isinstance(targets, Tensor):
+    if not isinstance(targets, Tensor) or targets.is_complex():
+        kind = str(targets.dtype) if isinstance(targets, Tensor) else type(targets).__name__
         raise ValueError(
-            f"the targets are a {type(targets).__name__}, for which there is no usual loss: give "
-            f"one, loss=(output, targets) -> scalar"
+            f"the targets are a {kind}, for which there is no usual loss: give one, "
+            f"loss=(output, targets) -> scalar"
         )
     return mean_squared_error if targets.is_floating_point() else cross_entropy
+
+
+def scalar(value: Any, name: str = "loss") -> Tensor:
+    """Return what a loss gave; refuse what is not one number in a tensor.
+
+    >>> import torch
+    >>> scalar(torch.tensor(0.5))
+    tensor(0.5000)
+    """
+    if not isinstance(value, Tensor):
+        raise ValueError(
+            f"the {name} gave a {type(value).__name__}; it must be a tensor with its graph: leave "
+            f"out item() and float()"
+        )
+    if value.dim():
+        raise ValueError(
+            f"the {name} has shape {tuple(value.shape)}; it must be a scalar: a mean over examples"
+        )
+    return value
 
 
 def one_tensor(output: Any) -> Tensor:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from metamirror.core.losses import loss_for
+from metamirror.core.losses import loss_for, scalar
 from metamirror.core.priors import Prior
 from metamirror.core.tasks import Batch, Loss, Params
 
@@ -38,12 +38,7 @@ class LowerLevel:
     def loss(self, phi: Params) -> Tensor:
         """Return the support loss alone."""
         loss = self.own_loss or loss_for(self.batch.y)
-        value = loss(self.predict(phi, self.batch.x), self.batch.y)
-        if value.dim():
-            raise ValueError(
-                f"the loss has shape {tuple(value.shape)}; it must be a scalar: a mean"
-            )
-        return value
+        return scalar(loss(self.predict(phi, self.batch.x), self.batch.y))
 
     def __call__(self, phi: Params, phi0: Params) -> tuple[Tensor, Tensor]:
         """Return what is minimised, loss plus prior, and the loss alone."""

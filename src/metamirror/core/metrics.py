@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from metamirror.core import import_path
 from metamirror.core.checks import are_labels
 from metamirror.core.losses import IGNORED
-from metamirror.core.trees import Tree, mapped
+from metamirror.core.trees import Tree, mapped, registered
 
 Score = Callable[[Any, Tree], Any]
 RESERVED = {"task", "step", "k", "loss", "ci95", "skipped", "outer_lr", "geometry_lr", "metric"}
@@ -51,7 +51,7 @@ class Metric:
             return None
         with torch.no_grad():
             try:
-                found = self.score(mapped(Tensor.detach, output), y)
+                found = self.score(mapped(_detached, registered(output)), y)
             except Exception as error:  # whatever a user's function raises
                 raise ValueError(
                     f"the metric {self.name} failed: {type(error).__name__}: {error}"
@@ -90,6 +90,10 @@ class Metric:
         return f"{value:.{digits}f}" + (" %" if self.percent else "")
 
 
+def _detached(leaf: Any) -> Any:
+    return leaf.detach() if isinstance(leaf, Tensor) else leaf
+
+
 def accuracy(output: Any, y: Tree) -> Tensor | None:
     """Return the share of labels at which the largest logit stands; None if these are no logits.
 
@@ -101,6 +105,7 @@ def accuracy(output: Any, y: Tree) -> Tensor | None:
     """
     if not _are_logits(output, y):
         return None
+    y = y.long()  # a byte would be equal to -100 at 156
     counts = y != IGNORED
     right = (output.argmax(1) == y) & output.isfinite().all(1) & counts
     # Without branches: vmap knows no values.
@@ -182,11 +187,12 @@ def _counts(output: Any, y: Tree) -> tuple[Tensor, Tensor, Tensor] | None:
     if not (isinstance(output, Tensor) and isinstance(y, Tensor)):
         return None
     if _are_logits(output, y):
-        known = (y != IGNORED).unsqueeze(1)
+        labels: Tensor = y.long()
+        known = (labels != IGNORED).unsqueeze(1)
         classes = torch.arange(output.shape[1], device=output.device)
         classes = classes.view(1, -1, *[1] * (output.dim() - 2))
         answers = (output.argmax(1).unsqueeze(1) == classes) & known
-        wanted = (y.unsqueeze(1) == classes) & known
+        wanted = (labels.unsqueeze(1) == classes) & known
         axes = [axis for axis in range(output.dim()) if axis != 1]
     elif y.shape == output.shape:
         known = y != IGNORED

@@ -10,6 +10,7 @@ from contextvars import ContextVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrizations
 
 MeanAndVariance = tuple[Tensor, Tensor]
 Statistics = dict["BatchNorm", list[MeanAndVariance]]
@@ -84,6 +85,28 @@ class LayerNorm(nn.LayerNorm):
         x = nn.functional.layer_norm(x, self.normalized_shape, eps=self.eps)
         x = x if self.weight is None else x * self.weight
         return x if self.bias is None else x + self.bias
+
+
+class WeightNorm(parametrizations._WeightNorm):
+    """Torch's weight normalisation by plain operations: torch's own second derivatives are wrong.
+
+    >>> layer = parametrizations.weight_norm(nn.Linear(4, 3))
+    >>> before = layer.weight
+    >>> use_plain_weight_norm(layer)
+    >>> torch.allclose(layer.weight, before)
+    True
+    """
+
+    def forward(self, weight_g: Tensor, weight_v: Tensor) -> Tensor:
+        return weight_v * (weight_g / torch.norm_except_dim(weight_v, 2, self.dim))
+
+
+def use_plain_weight_norm(model: nn.Module) -> None:
+    """Let every weight normalisation of a model be computed such that it is differentiated."""
+    for module in model.modules():
+        if type(module) is parametrizations._WeightNorm:
+            # They differ in nothing but what they compute with.
+            module.__class__ = WeightNorm
 
 
 @contextmanager

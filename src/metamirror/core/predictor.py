@@ -1,7 +1,9 @@
 """The model of a learner: what of it adapts, and how it runs with given parameters."""
 
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -9,18 +11,20 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from metamirror.core.attention import AttentionWatch, plain_attention
-from metamirror.core.derivatives import check_derivatives
+from metamirror.core.derivatives import Trial, brief, check_derivatives
 from metamirror.core.layer_calls import recorded_calls
+from metamirror.core.model_checks import check_model
 from metamirror.core.normalisation import (
     Statistics,
     fixed_statistics,
     recorded_statistics,
     torch_layer_norms,
     torch_norms,
+    use_plain_weight_norm,
 )
 from metamirror.core.settings import Settings
 from metamirror.core.tasks import Batch, Params
-from metamirror.core.trees import Tree, leaves, mapped
+from metamirror.core.trees import Tree, leaves, mapped, registered
 
 
 class Predictor(nn.Module):
@@ -36,12 +40,16 @@ class Predictor(nn.Module):
 
     def __init__(self, model: nn.Module, adapts: Iterable[str] | None, computed: Sequence[str]):
         super().__init__()
+        check_model(model)
+        use_plain_weight_norm(model)
         self.model = model
         self.draws_noise = False
         """Whether the model was seen to draw random numbers, as a dropout layer does."""
         self.attends = True
         """Whether it may call fused attention; False once it was seen to run without."""
-        self._tried: set[tuple[bool, bool, bool]] = set()
+        self.joint = False
+        """Whether examples belong together, as the nodes of a graph: two do not run alone."""
+        self._tried: set[tuple[Any, ...]] = set()
         self._outputs: dict[tuple[Any, ...], int] = {}
 
         learned = {n for n, p in model.named_parameters() if p.requires_grad or n in computed}
@@ -123,7 +131,10 @@ class Predictor(nn.Module):
             return output
         # A loss is computed in full precision, whatever the model ran in.
         own = next(iter(phi.values())).dtype
-        return mapped(lambda t: t.to(own) if t.is_floating_point() else t, output)
+        return mapped(
+            lambda t: t.to(own) if isinstance(t, Tensor) and t.is_floating_point() else t,
+            registered(output),
+        )
 
     def layer_input(self, layer: str, phi: Params, x: Tree) -> Tensor:
         """Return what one layer is given when the model runs with parameters phi."""
@@ -154,39 +165,71 @@ class Predictor(nn.Module):
         if key in self._outputs:
             return self._outputs[key]
         try:
-            # A layer that draws noise must not shift the random state of what follows.
-            with torch.no_grad(), torch.random.fork_rng(), AttentionWatch() as watch:
-                before = torch.get_rng_state()
-                # Twice: torch's batch normalisation refuses to train on one example.
-                output = self.predict(self.theta(), twice(x))
-                if not torch.equal(before, torch.get_rng_state()):
-                    self.draws_noise = True
-        except (IndexError, RuntimeError, TypeError) as error:
-            why = str(error).strip().partition("\n")[0]
-            forms = " and ".join(f"shape {tuple(t.shape[1:])} and type {t.dtype}" for t in parts)
-            raise ValueError(f"the model does not take an example of {forms}: {why}") from error
-        self.attends = watch.seen or (self.attends and bool(self._outputs))
+            output = self._seen_output(twice(x))
+        except Exception as error:
+            try:
+                output = self._seen_output(x)
+                self.joint = True
+            except Exception:
+                forms = " and ".join(
+                    f"shape {tuple(t.shape[1:])} and type {t.dtype}" for t in parts
+                )
+                raise ValueError(
+                    f"the model does not take an example of {forms}: {brief(error)}"
+                    f"{self._advice(x, error)}"
+                ) from error
         single = isinstance(output, Tensor)
         self._outputs[key] = (output.shape[1] if output.dim() > 1 else 1) if single else 0
         return self._outputs[key]
 
-    def check_derivatives(self, x: Tree) -> None:
-        """Refuse a model that torch cannot differentiate as these settings need."""
-        s = self.settings
-        again = s.adjoint.differentiates_twice
-        key = (again, s.vectorize, self.model.training)
+    def _advice(self, x: Tree, error: Exception) -> str:
+        """Return what to do about inputs that the model does not take, where it is known."""
+        own = next(iter(self.theta().values())).dtype
+        if isinstance(error, TypeError) and type(x) is dict:
+            return "; a dict is given as keywords, and ({..},) as one argument"
+        if any(t.is_floating_point() and t.dtype != own for t in leaves(x)):
+            return f"; the model is {own}: convert the examples, as x.to({own}) does"
+        return ""
+
+    def _seen_output(self, x: Tree) -> Any:
+        """Return the output for some examples, and note what the model does beside."""
+        given = mapped(lambda t: t.clone(), x)
+        # A layer that draws noise must not shift the random state of what follows.
+        quiet = warnings.catch_warnings(action="ignore")  # it will warn again
+        with torch.no_grad(), torch.random.fork_rng(), quiet, AttentionWatch() as watch:
+            before = torch.get_rng_state()
+            output = self.predict(self.theta(), given)
+            if not torch.equal(before, torch.get_rng_state()):
+                self.draws_noise = True
+        self.attends = watch.seen or (self.attends and bool(self._outputs))
+        pairs = zip(leaves(x), leaves(given), strict=True)
+        if not all(t.is_meta or torch.equal(t, now) for t, now in pairs):
+            raise ValueError("it changes its input in place, as x.mul_(2) does for x * 2")
+        return output
+
+    def check_derivatives(self, x: Tree, *, once: bool = False) -> None:
+        """Refuse a model that torch cannot differentiate as the settings need, or `once`."""
+        trial = self.trial(x if self.joint else twice(x))
+        if once:
+            trial = replace(trial, twice=False, vectorize=False)
+        key = (trial.twice, trial.vectorize, self.model.training)
         if key in self._tried or leaves(x)[0].device.type == "meta":
             return
-        predict = without_fusion(self.predict) if again else self.predict
         with torch.random.fork_rng():
-            check_derivatives(
-                predict, self.model, self.theta(), twice(x), twice=again, vectorize=s.vectorize
-            )
+            check_derivatives(self.model, trial)
         self._tried.add(key)
+
+    def trial(self, x: Tree) -> Trial:
+        """Return a trial of the derivatives that these settings need."""
+        s, theta = self.settings, self.theta()
+        again = s.adjoint.differentiates_twice
+        predict = without_fusion(self.predict) if again else self.predict
+        rest: Params = {n: p for n, p in self.model.named_parameters() if n not in theta}
+        return Trial(predict, theta, x, again, s.vectorize, rest)
 
 
 def twice(x: Tree) -> Tree:
-    """Return the first example two times."""
+    """Return the first example two times: torch's batch normalisation does not train on one."""
     return mapped(lambda t: torch.cat([t[:1], t[:1]]), x)
 
 

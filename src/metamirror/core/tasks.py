@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from metamirror.core.trees import Tree, as_tensors, leaves, mapped
+from metamirror.core.trees import Tree, as_tensors, form, leaves, mapped
 
 Params = dict[str, Tensor]
 """Parameters by name: what `torch.func.functional_call` takes."""
@@ -46,10 +46,12 @@ Tasks = Task | Sequence[Task]
 """A stack of tasks, or a list of single ones, whose ways, shots and lengths may differ."""
 
 
-def as_batch(batch: Any, like: Tensor) -> Any:
+def as_batch(batch: Any, like: Tensor, name: str) -> Any:
     """Return a pair (x, y) as a `Batch` of tensors, and anything else as it is."""
-    pair = type(batch) in (Batch, tuple, list) and len(batch) == 2
-    return Batch(*(as_tensors(part, like) for part in batch)) if pair else batch
+    if type(batch) not in (Batch, tuple, list) or len(batch) != 2:
+        return batch
+    x, y = batch
+    return Batch(as_tensors(x, like, f"{name}.x"), as_tensors(y, like, f"{name}.y"))
 
 
 def split_tasks(tasks: Tasks) -> list[Task]:
@@ -81,9 +83,7 @@ def forms(task: Task) -> dict[str, str]:
     'int64 (5,)'
     """
     return {
-        f"{part}.{axis}": ", ".join(
-            f"{str(t.dtype).removeprefix('torch.')} {tuple(t.shape)}" for t in leaves(tree)
-        )
+        f"{part}.{axis}": form(tree)
         for part, batch in zip(("support", "query"), task, strict=True)
         for axis, tree in zip("xy", batch, strict=True)
     }

@@ -29,7 +29,7 @@ class GivenTasks(TaskStream):
         labels, y = are_labels(support.y), leaves(support.y)[0]
         found = y.shape[-1] if y.dim() > 1 else 1
         if labels:
-            found = int(max(y.max(), query.y.max())) + 1
+            found = int(max(t.max() for t in (y, *leaves(query.y)))) + 1
         self.outputs: int = getattr(source, "outputs", found)
         classes = self.outputs if labels else 1
         shots, asked = (max(1, part.examples // classes) for part in (support, query))
@@ -98,7 +98,8 @@ def as_task(value: Any, name: str) -> Task:
             f"{name} is no task ({error}); give ((x, y), (x, y)), support and query"
         ) from error
     like = torch.zeros(())
-    found = Task(as_batch(support, like), as_batch(query, like))
-    check_batch(found.support, f"{name}: support", stacked=False)
-    check_batch(found.query, f"{name}: query", stacked=False)
+    names = f"{name}: support", f"{name}: query"
+    found = Task(as_batch(support, like, names[0]), as_batch(query, like, names[1]))
+    check_batch(found.support, names[0], stacked=False)
+    check_batch(found.query, names[1], stacked=False)
     return found

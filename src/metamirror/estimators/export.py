@@ -63,7 +63,7 @@ class AdaptedModule(nn.Module):
         for member in self.members:
             with fixed_statistics(statistics_of(member, named)):
                 outputs.append(member(1 - x if self.invert else x))
-        output = averaged(outputs, self.classes is not None)
+        output: Tensor = averaged(outputs, self.classes is not None)
         if self.classes is None:
             return output
         return (output[:, : self.classes] / self.temperature).softmax(1)

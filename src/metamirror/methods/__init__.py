@@ -12,10 +12,10 @@ from metamirror.core import priors
 from metamirror.core.adjoints import ADJOINTS
 from metamirror.core.copied_model import CopiedModel
 from metamirror.core.learner import Learner
+from metamirror.core.model_checks import check_model
 from metamirror.core.option_spec import parse_spec
 from metamirror.core.settings import Settings
 from metamirror.methods import adapting
-from metamirror.methods.named_parameters import learned
 from metamirror.methods.registry import Method, Parts
 from metamirror.mirror_maps.mirror_descent import MirrorDescent
 from metamirror.models import config_of
@@ -129,6 +129,7 @@ def make_learner(method: str, model: nn.Module, **options: Any) -> Learner:
         raise ValueError(
             f"model is {model!r}; give an nn.Module, such as metamirror.models.Conv4()"
         )
+    check_model(model)
     common = {name: options.pop(name) for name in COMMON if name in options}
     common |= {name: words.pop(name) for name in COMMON_WORDS if name in words}
     chosen = found.make_options({**words, **options}, COMMON)
@@ -142,7 +143,7 @@ def make_learner(method: str, model: nn.Module, **options: Any) -> Learner:
         )
     prior = common.pop("prior", None)
     copied = _flag("copy", common.pop("copy", True))
-    own = deepcopy(model) if copied else model
+    own = _copied(model) if copied else model
     adapts = adapting.spelled(common.pop("adapts", None))
     settings = Settings(**common)
     parts = _built(found, own, chosen, settings, adapts)
@@ -194,7 +195,19 @@ def _built(
     with adapting.only(model, names):
         parts = method.build(model, options, settings)
         # Of the model that the method has made of it.
-        return replace(parts, adapts=parts.adapts or list(learned(parts.model)))
+        every = [name for name, p in parts.model.named_parameters() if p.requires_grad]
+        return replace(parts, adapts=parts.adapts or every)
+
+
+def _copied(model: nn.Module) -> nn.Module:
+    try:
+        return deepcopy(model)
+    except Exception as error:
+        why = str(error).partition("\n")[0]
+        raise ValueError(
+            f"the model cannot be copied ({why}): with copy=False the learner takes the model "
+            f"itself, which training then changes"
+        ) from error
 
 
 def _flag(name: str, value: Any) -> bool:

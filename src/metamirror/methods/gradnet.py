@@ -43,6 +43,11 @@ def build(model: nn.Module, options: Options, settings: Settings) -> Parts:
             f"gradnet:scaling is {options.scaling!r}; the elementwise form has a diagonal one only"
         )
     start = learned(model)
+    if (kind := next(iter(start.values())).dtype).itemsize < 4:
+        raise ValueError(
+            f"the model is {kind}, in which torch cannot solve for gradnet's map: convert it, as "
+            f"model.float() does, and let it run in less by autocast=torch.bfloat16"
+        )
     g: MirrorMap
     if options.form == "elementwise":
         terms = 4 if options.terms is None else options.terms

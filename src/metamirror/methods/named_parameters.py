@@ -11,6 +11,11 @@ def learned(model: nn.Module) -> Params:
     found = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
     if not found:
         raise ValueError("no parameter adapts: the model has none that requires a gradient")
+    if len(types := sorted({str(p.dtype) for p in found.values()})) > 1:
+        raise ValueError(
+            f"what adapts is {' and '.join(types)}, and a geometry has one type: convert the "
+            f"model, as model.float() does, and let it run in less by autocast=torch.bfloat16"
+        )
     return found
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from metamirror.core.learner import Learner
 from metamirror.core.outer_gradient import Prepared, task_gradient
 from metamirror.core.tasks import Task
-from metamirror.core.trees import mapped
+from metamirror.core.trees import mapped, registered
 from metamirror.parallel.allocator import tune_allocator
 
 Array = np.ndarray[Any, Any]
@@ -78,6 +78,8 @@ def _share(
     prepared = Prepared(learner.prepare())
     found = []
     for numbers, arrays in own:
+        for part in chain(*numbers):
+            registered(part)  # which it is in the first process alone
         task: Task = mapped(torch.from_numpy, numbers)
         noise = {name: torch.from_numpy(a) for name, a in arrays.items()}
         gradients = task_gradient(learner, prepared, task, noise, parameters)

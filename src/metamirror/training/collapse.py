@@ -7,6 +7,7 @@ from torch import Tensor
 
 from metamirror.core.learner import Learner
 from metamirror.core.tasks import Params, Task
+from metamirror.core.trees import leaves, registered
 from metamirror.storage.checkpoint import TrainingState
 from metamirror.training.config import RunConfig
 
@@ -72,11 +73,11 @@ def signs_of(learner: Learner, task: Task) -> list[str]:
     """Return what one adaptation shows of the cause: a dead last layer, an exploded map."""
     adapted = learner.adapt(task.support, keep=True, seed=0)
     first, last = adapted.path.points[0], adapted.path.phi
-    with torch.no_grad():
-        output = adapted(task.query.x).flatten(1)
+    parts = leaves(registered(adapted(task.query.x)))
+    outputs = [t for t in parts if isinstance(t, Tensor) and t.is_floating_point()]
     moved = _norm({name: last[name] - first[name] for name in last}) / max(_norm(first), 1e-30)
     found = []
-    if _spread(output) <= 1e-6 * float(output.abs().max()):
+    if all(_spread(output) <= 1e-6 * float(output.abs().max()) for output in outputs) and outputs:
         found.append("the network's outputs no longer depend on its inputs: the last layer is dead")
     if not moved <= EXPLODED:
         found.append(f"one adaptation moves the parameters by {moved:.3g} times their size")

@@ -4,8 +4,10 @@ import math
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from metamirror.core.files import write_atomically, write_json
+from metamirror.core.trees import leaves
 from metamirror.data import TaskStream
 from metamirror.storage import tensor_file
 from metamirror.storage.checkpoint import TrainingState
@@ -23,8 +25,14 @@ class NonFiniteError(ValueError):
 
 
 def loss_of_guessing(stream: TaskStream) -> float:
-    """Return the loss of equal probabilities, or in regression that of answering 0."""
-    if not stream.task(0, 0).query.y.is_floating_point():
+    """Return the loss of equal probabilities, or in regression that of answering 0.
+
+    Of targets that are no tensor nothing is known but that any loss is below infinity.
+    """
+    first = stream.task(0, 0).query.y
+    if not isinstance(first, Tensor):
+        return math.inf
+    if not first.is_floating_point():
         return math.log(max(stream.outputs, 2))
     # Over many tasks: one alone may have targets close to 0.
     steps = range(64) if stream.exact else range(1)
@@ -61,9 +69,10 @@ def write_tasks(
             "not_finite": kind,
         }
         tensors = {
-            f"{part}.{axis}": tensor
+            f"{part}.{axis}" if tensor is tree else f"{part}.{axis}.{i}": tensor
             for part, batch in zip(("support", "query"), stream.task(step, index), strict=True)
-            for axis, tensor in zip("xy", batch, strict=True)
+            for axis, tree in zip("xy", batch, strict=True)
+            for i, tensor in enumerate(leaves(tree))
         }
         write_atomically(folder / f"{name}.safetensors", tensor_file.pack(tensors, address))
         write_json(folder / f"{name}.json", address)

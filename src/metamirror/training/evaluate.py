@@ -9,7 +9,7 @@ from torch import Tensor
 from metamirror import data
 from metamirror.console import Progress
 from metamirror.core.learner import Learner
-from metamirror.core.losses import loss_for
+from metamirror.core.losses import loss_for, scalar
 from metamirror.core.metrics import LOSS, Metric, metric_for
 from metamirror.core.task_threads import over_tasks
 from metamirror.core.tasks import Task
@@ -133,5 +133,5 @@ def _evaluated(
         output = adapted(task.query.x)
         score = metric(output, task.query.y)
         value = math.nan if score is None else metric.scale * score.double().item()
-        rows.append((loss(output, task.query.y).item(), value))
+        rows.append((scalar(loss(output, task.query.y), "query_loss").item(), value))
     return torch.tensor(rows, dtype=torch.float64).T, torch.cat(path, dim=1)

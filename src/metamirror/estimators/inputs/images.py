@@ -97,17 +97,14 @@ class Images:
         array = _in_range(as_array(x, name), name)
         shape = array.shape
         if array.ndim == 2:
-            # Rows of a table, as scikit-learn's tools hand them on. Of any other length they may
-            # be embeddings, and are no images unless the user says so.
-            size = (self.channels, self.size, self.size)
-            if shape[1] != math.prod(size):
-                raise ValueError(
-                    f"X has rows of {shape[1]} values, and this start takes rows of "
-                    f"{math.prod(size)}, for {self.channels} x {self.size} x {self.size}: give "
-                    f"images (examples, height, width), or for embeddings choose a start that "
-                    f"takes numbers"
-                )
-            return np.moveaxis(array.reshape(len(array), *size), 1, 3)
+            # Rows of any length may be embeddings, and are no images unless the user says so.
+            size = (self.channels, self.size, self.size)[self.channels == 1 :]
+            fits = f", as X.reshape(-1, {', '.join(map(str, size))}) does"
+            raise ValueError(
+                f"X has rows of {shape[1]} values, and this start takes images: give them their "
+                f"shape{fits if shape[1] == math.prod(size) else ''}, or for embeddings choose a "
+                f"start that takes numbers"
+            )
         if array.ndim == 3 and shape[2] in (3, 4) and shape[0] > 1:
             # No image is three pixels wide; one whose colours come last is a common slip.
             raise ValueError(
