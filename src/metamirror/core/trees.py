@@ -41,8 +41,8 @@ def as_tensors(value: Any, like: Tensor, name: str) -> Tree:
     """Return a tree of tensors from what users have: arrays and lists of numbers are converted.
 
     Real numbers get the type of `like`, and what is converted its device; tensors stay as they are,
-    but for those made under `torch.inference_mode`, which nothing can be differentiated with. `name`
-    is what an error calls the value.
+    but for those made under `torch.inference_mode`, with which nothing can be differentiated.
+    `name` is what an error calls the value.
     """
     if isinstance(value, Tensor):
         return value.clone() if value.is_inference() else value
