@@ -13,7 +13,7 @@ from metamirror.storage.checkpoint import parameters_of
 from metamirror.training.distributed import Ranks
 from metamirror.training.factory import build_learner, build_stream
 from metamirror.training.outer_step import (
-    MetaGradient,
+    OuterGradient,
     build_optimizer,
     clip,
     decay,
@@ -36,7 +36,7 @@ class Heard(Ranks):
         return values
 
 
-def gradient(method: str, tasks: int, ranks: Ranks) -> MetaGradient:
+def gradient(method: str, tasks: int, ranks: Ranks) -> OuterGradient:
     config = small_of(method, tasks_per_step=tasks, dtype="float64")
     stream = build_stream(config, "train")
     learner = build_learner(config, stream)

@@ -11,7 +11,8 @@ import torch
 import metamirror as mm
 from metamirror.data import DATA_SETS, DataSet
 from metamirror.storage import learner_file
-from metamirror.training import train as loop
+from metamirror.training import source
+from metamirror.training import train as entry
 from metamirror.training.config import RunConfig
 from metamirror.training.train import train
 from tests.runs import Pictures, results, small, small_of
@@ -23,7 +24,7 @@ class GoneError(Exception):
 
 def broken_off(config: RunConfig, out: Path, at: int, monkeypatch) -> None:
     """The run, until step `at`, where the process is gone without a word."""
-    real = loop.meta_gradient
+    real = source.meta_gradient
 
     def failing(learner, parameters, stream, step, ranks, **options):
         if step == at:
@@ -31,7 +32,7 @@ def broken_off(config: RunConfig, out: Path, at: int, monkeypatch) -> None:
         return real(learner, parameters, stream, step, ranks, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "meta_gradient", failing)
+        patch.setattr(source, "meta_gradient", failing)
         with pytest.raises(GoneError):
             train(config, out, resume=True)
 
@@ -90,7 +91,7 @@ def test_resuming_is_exact_on_pictures(tmp_path: Path, monkeypatch):
 
 
 def test_what_draws_from_the_global_generator_goes_on_where_it_was(tmp_path: Path, monkeypatch):
-    real = loop.build_stream
+    real = entry.build_stream
 
     def noisy(config, split, **options):
         stream = real(config, split, **options)
@@ -103,7 +104,7 @@ def test_what_draws_from_the_global_generator_goes_on_where_it_was(tmp_path: Pat
         stream.task = task
         return stream
 
-    monkeypatch.setattr(loop, "build_stream", noisy)
+    monkeypatch.setattr(entry, "build_stream", noisy)
     train(small(), tmp_path / "whole")
     broken_off(small(), tmp_path / "broken", 8, monkeypatch)
     torch.manual_seed(99)

@@ -14,7 +14,6 @@ from rich.console import Console
 
 from metamirror.cli.arguments import DataDir, Imports, Json, flags_of
 from metamirror.core.files import to_json
-from metamirror.data.path_spec import absolute
 from metamirror.data.sizes import Count
 from metamirror.experiments.comparison.compare import compare as run_comparison
 from metamirror.experiments.comparison.launchers import LocalLauncher
@@ -27,7 +26,7 @@ from metamirror.experiments.quickstart import quickstart as run_quickstart
 from metamirror.report.figures import convergence as figures
 from metamirror.report.page import write_report
 from metamirror.report.tables import cost_table, show, write_tables
-from metamirror.training.config import RunConfig
+from metamirror.training.config import RunConfig, located
 from metamirror.training.user_modules import import_modules, with_imports
 
 
@@ -41,6 +40,13 @@ class Settings(RunConfig):
     seed: Annotated[int, tyro.conf.Fixed, tyro.conf.arg(name="any-seed")] = RunConfig.seed
     lr: Annotated[float | None, tyro.conf.Fixed, tyro.conf.arg(name="any-lr")] = RunConfig.lr
     imports: tyro.conf.Fixed[tuple[str, ...]] = ()
+    epochs: tyro.conf.Fixed[int | None] = None
+    batch: tyro.conf.Fixed[int | None] = None
+
+
+def settings_of(config: RunConfig) -> Settings:
+    """Return what flags of `compare` override."""
+    return Settings(**asdict(config))
 
 
 def compare(
@@ -81,8 +87,7 @@ def compare(
     """
     import_modules(imports)
     base = RunConfig(**{**asdict(settings), "method": "maml", "seed": 0, "imports": ()})
-    base = with_imports(base, imports)
-    base = replace(base, data=absolute(base.data))
+    base = located(with_imports(base, imports))
     if shots is None:
         shots = "1,5" if config is None else str(base.shots)
     if search is not None and lr is not None:

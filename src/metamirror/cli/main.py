@@ -29,6 +29,7 @@ COMMANDS = {
     "data add": ("data:add_data", "install a data set"),
     "data check": ("data:check_data", "compare an installed data set with its checksums"),
     "data show": ("data:show_data", "draw a sample task"),
+    "pretrain": ("pretrain:pretrain", "train a network on labels, as a start for train --init"),
     "train": ("runs:train", "meta-train one method and leave a run folder"),
     "evaluate": ("runs:evaluate", "adapt a trained run to new tasks and report the mean"),
     "convergence": ("experiments:convergence", "draw loss and gradient norm at each inner step"),
@@ -83,9 +84,10 @@ def parse(arguments: Sequence[str]) -> Callable[[], None]:
     room, _, attribute = COMMANDS[name][0].partition(":")
     module = importlib.import_module(f"metamirror.cli.{room}")
     command: Callable[..., Any] = bound(getattr(module, attribute))
-    if name in ("train", "compare") and (base := _base_settings(rest, continues=name == "train")):
-        command = functools.partial(command, settings=module.Settings(**asdict(base)))
-    if name in ("train", "compare", "evaluate"):
+    continues = name in ("train", "pretrain")
+    if (continues or name == "compare") and (base := _base_settings(rest, continues=continues)):
+        command = functools.partial(command, settings=module.settings_of(base))
+    if continues or name in ("compare", "evaluate"):
         # What is typed may be imported; what a file names may not.
         import_modules(modules_named(_typed(rest)))
     complaint = io.StringIO()
@@ -107,7 +109,7 @@ def parse(arguments: Sequence[str]) -> Callable[[], None]:
 
 @dataclass
 class _Origin:
-    """The flags of `train` and `compare` that say which settings the others override."""
+    """The flags that say which settings the others of `train` or `compare` override."""
 
     config: Path | None = None
     out: Path | None = None

@@ -1,7 +1,7 @@
 """`metamirror methods`, `train`, `evaluate` and `inspect`."""
 
 import os
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,13 +14,13 @@ from metamirror.cli.arguments import DataDir, Imports, Json, RunFolder, flags_of
 from metamirror.core.files import file_name, to_json
 from metamirror.core.learner import Learner
 from metamirror.core.metrics import metric_in
-from metamirror.data.path_spec import absolute, find_path
+from metamirror.data.path_spec import find_path
 from metamirror.data.sizes import in_words
 from metamirror.experiments.comparison.table import plus_minus
 from metamirror.methods import METHODS
 from metamirror.methods.registry import GROUPS
 from metamirror.models import Conv4
-from metamirror.training.config import RunConfig
+from metamirror.training.config import RunConfig, located
 from metamirror.training.evaluate_run import evaluate_run
 from metamirror.training.factory import extra_parameters
 from metamirror.training.train import train as run_training
@@ -32,6 +32,13 @@ class Settings(RunConfig):
     """The settings of a run that are flags of `train`."""
 
     imports: tyro.conf.Fixed[tuple[str, ...]] = ()
+    epochs: tyro.conf.Fixed[int | None] = None
+    batch: tyro.conf.Fixed[int | None] = None
+
+
+def settings_of(config: RunConfig) -> Settings:
+    """Return what flags of `train` override."""
+    return Settings(**asdict(config))
 
 
 def methods(imports: Imports = (), json: Json = False) -> None:
@@ -100,9 +107,7 @@ def train(
     import_modules(imports)
     chosen = with_imports(RunConfig(**asdict(settings)), imports)
     folder = out or default_folder(chosen)
-    # The run must find its data from wherever it is asked for.
-    chosen = replace(chosen, data=absolute(chosen.data))
-    training(chosen, folder)
+    training(located(chosen), folder)
     if os.environ.get("RANK", "0") == "0":
         print(f"done: {folder}; next: metamirror evaluate {folder}")
 
@@ -110,10 +115,14 @@ def train(
 def default_folder(config: RunConfig) -> Path:
     """Return the folder of a run that was given none."""
     name = config.method.replace(":", "-").replace("=", "-")
-    data = config.data
+    return Path("runs") / f"{in_file_name(config.data)}-{name}-{config.shots}shot-seed{config.seed}"
+
+
+def in_file_name(data: str) -> str:
+    """Return a data set's name, or that of its folder or file, as part of a file name."""
     if found := find_path(data):
         data = found.path.resolve().name.removesuffix(".npz")
-    return Path("runs") / f"{file_name(data)}-{name}-{config.shots}shot-seed{config.seed}"
+    return file_name(data)
 
 
 def evaluate(

@@ -3,7 +3,7 @@
 import numpy as np
 
 SPLITS = ("train", "val", "test")
-PURPOSES = ("task", "noise", "augmentation", "sizes")
+PURPOSES = ("task", "noise", "augmentation", "sizes", "order")
 
 
 def task_generator(

@@ -115,20 +115,12 @@ class ImageTasks(TaskStream):
         """Return tasks of the same sizes in one go."""
         classes, rows = self.draw(step, indices)
         images = self.images.read(rows)
-        for turns in (1, 2, 3):
-            turned = self._turns[classes] == turns
-            if turned.any():
-                images[turned] = np.rot90(images[turned], turns, axes=(-2, -1))
+        turn(images, self._turns[classes])
         if self.augment is not None:
             shape = (rows.shape[1] * rows.shape[2], *self.example_shape)
             for i, index in enumerate(indices):
                 random = task_generator(self.seed, self.split, step, index, "augmentation")
-                changed = self.augment(images[i].reshape(shape).copy(), random)
-                if changed.shape != shape or changed.dtype != images.dtype:
-                    raise ValueError(
-                        f"augment gave {changed.dtype} {changed.shape} for {images.dtype} {shape}; "
-                        f"it must keep type and shape"
-                    )
+                changed = augmented(images[i].reshape(shape).copy(), self.augment, random)
                 images[i] = changed.reshape(images[i].shape)
         shots = rows.shape[2] - self.queries
         support, query = images[:, :, :shots], images[:, :, shots:]
@@ -153,6 +145,25 @@ def as_numbers(examples: NDArray[Any]) -> Tensor:
     return torch.from_numpy(examples.astype(np.int64 if whole else np.float32))
 
 
+def turn(images: NDArray[Any], turns: Numbers) -> None:
+    """Rotate images by quarter turns, in place; `turns` has a number for each, or for a group."""
+    for count in (1, 2, 3):
+        if (turned := turns == count).any():
+            images[turned] = np.rot90(images[turned], count, axes=(-2, -1))
+
+
+def augmented(images: NDArray[Any], augment: Augment, random: np.random.Generator) -> NDArray[Any]:
+    """Return changed images; refuse a change of their type or shape."""
+    shape, dtype = images.shape, images.dtype
+    changed = augment(images, random)
+    if changed.shape != shape or changed.dtype != dtype:
+        raise ValueError(
+            f"augment gave {changed.dtype} {changed.shape} for {dtype} {shape}; it must keep type "
+            f"and shape"
+        )
+    return changed
+
+
 def flip(images: Pixels, random: np.random.Generator) -> Pixels:
     """Mirror each image left to right with probability 1/2."""
     mirrored = random.random(len(images)) < 0.5
@@ -170,7 +181,18 @@ def shift(images: Pixels, random: np.random.Generator) -> Pixels:
     return images
 
 
-AUGMENTATIONS: dict[str, Augment] = {"flip": flip, "shift": shift}
+def colour(images: Pixels, random: np.random.Generator) -> Pixels:
+    """Multiply brightness, contrast and saturation of each image by factors in 0.6 .. 1.4."""
+    bright, contrast, saturation = random.uniform(0.6, 1.4, (3, len(images), 1, 1, 1))
+    changed = images * bright.astype(np.float32)
+    for factor, axes in ((contrast, (1, 2, 3)), (saturation, 1)):
+        mean = changed.mean(axes, keepdims=True)
+        changed = mean + (changed - mean) * factor.astype(np.float32)
+    found: Pixels = changed.round().clip(0, 255).astype(images.dtype)
+    return found
+
+
+AUGMENTATIONS: dict[str, Augment] = {"flip": flip, "shift": shift, "colour": colour}
 
 
 def augmentation(names: str) -> Augment | None:

@@ -108,3 +108,16 @@ def insert(model: nn.Module, rank: int, alpha: float, skipped: set[int]) -> list
         elif isinstance(module, nn.Linear) and not {id(module), id(module.weight)} & skipped:
             module.register_forward_hook(_Add(update_of(module, "weight", "lora")))
     return updates
+
+
+def merged_weights(model: nn.Module) -> dict[str, Tensor]:
+    """Return the weights that have an update, with it, by the names they have without."""
+    found = {}
+    for name, update in model.named_modules():
+        if isinstance(update, LowRank):
+            owner, _, child = name.rpartition(".")
+            # As `insert` names them: `lora_in_proj` is the update of `in_proj_weight`.
+            own = "weight" if child == "lora" else f"{child.removeprefix('lora_')}_weight"
+            whole = f"{owner}.{own}".lstrip(".")
+            found[whole] = model.get_parameter(whole) + update.matrix()
+    return found

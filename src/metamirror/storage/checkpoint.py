@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from metamirror.console import warn
 from metamirror.core.files import write_atomically
@@ -68,8 +68,9 @@ def pack(
     optimizer: torch.optim.Optimizer,
     state: TrainingState,
     best: Mapping[str, Tensor],
+    beside: nn.Module | None = None,
 ) -> bytes:
-    """Return the content of a checkpoint."""
+    """Return the content of a checkpoint; `beside` is trained too, and no part of the learner."""
     random = {"cpu": torch.get_rng_state()}
     if next(learner.parameters()).is_cuda:
         random["cuda"] = torch.cuda.get_rng_state()
@@ -81,12 +82,17 @@ def pack(
     }
     own = learner_file.tensors_of(learner)
     parts = {"learner": own, "optimizer": moments, "best": best, "random": random}
+    parts["beside"] = {} if beside is None else beside.state_dict()
     tensors = {f"{part}/{name}": t for part, some in parts.items() for name, t in some.items()}
     return tensor_file.pack(tensors, {"format": FORMAT, **asdict(state)})
 
 
 def unpack(
-    content: bytes, origin: object, learner: Learner, optimizer: torch.optim.Optimizer
+    content: bytes,
+    origin: object,
+    learner: Learner,
+    optimizer: torch.optim.Optimizer,
+    beside: nn.Module | None = None,
 ) -> tuple[TrainingState, dict[str, Tensor]]:
     """Put a checkpoint into a learner and its optimiser; return the state and the best learner."""
     tensors, facts = tensor_file.unpack(content, origin, ours=True)
@@ -99,6 +105,11 @@ def unpack(
     for stored in (parts["learner"], best) if best else (parts["learner"],):
         learner_file.check_fit(learner, stored, origin, same_types=True)
     learner_file.fill(learner, parts["learner"], origin)
+    if beside is not None:
+        try:
+            beside.load_state_dict(parts["beside"])
+        except RuntimeError as error:
+            raise ValueError(f"{origin} does not fit this run: {error}") from error
     _fill_moments(optimizer, parts["optimizer"], origin)
     try:
         if "cpu" in random:

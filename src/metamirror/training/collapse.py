@@ -46,7 +46,7 @@ def watch(
     # Of two in a row: the best of many windows of few examples is above chance by luck.
     state.peak_accuracy = max(state.peak_accuracy, min(mean, state.window_mean))
     state.window_accuracies, state.window_steps, state.window_mean = 0.0, 0, mean
-    examples = WINDOW * config.tasks_per_step * outputs * config.queries
+    examples = WINDOW * (config.batch or config.tasks_per_step * outputs * config.queries)
     error = math.sqrt(chance * (100 - chance) / examples)
     if mean > chance + max(AT, 3 * error):
         state.collapsed = False
@@ -60,11 +60,12 @@ def describe(
     """Return what was seen and what to try."""
     before = f", after {state.peak_accuracy:.1f} %" if fell else ""
     seen = "".join(f"; {sign}" for sign in signs)
-    rates = {"outer_lr": config.outer_lr, "geometry_lr": config.geometry_lr, "lr": config.lr}
+    inner = None if config.pretrains else config.lr
+    rates = {"outer_lr": config.outer_lr, "geometry_lr": config.geometry_lr, "lr": inner}
     lower = " or ".join(f"{name} ({v})" for name, v in rates.items() if v is not None)
     clip = "" if config.clip_norm else ", or set clip_norm"
     return (
-        f"{config.method} has collapsed: its accuracy was {mean:.1f} %, at chance, for the last "
+        f"{config.title} has collapsed: its accuracy was {mean:.1f} %, at chance, for the last "
         f"{WINDOW} steps{before}{seen}. Lower {lower}{clip}"
     )
 

@@ -9,9 +9,10 @@ from typing import Any, Literal, get_type_hints
 
 from metamirror import models
 from metamirror.core.checks import check_lr, check_steps
-from metamirror.core.files import read_json
+from metamirror.core.files import expanded, read_json
 from metamirror.core.option_spec import convert
 from metamirror.core.settings import Norm
+from metamirror.data.path_spec import absolute
 from metamirror.data.sizes import MOST, Count, as_count
 
 
@@ -26,6 +27,8 @@ class RunConfig:
     # default conv4 for images and the MLP for anything else.
     model: str | None = None
     width: int | None = None  # filters of the network's first layer; by default the model's own.
+    # a run whose network this one starts from, all but its head: one of pretrain, or any other.
+    init: str | None = None
     # height and width of the images; by default as the data set has them.
     image_size: int | None = None
     augment: str = "none"  # changes to the images of training tasks, such as flip,shift.
@@ -82,6 +85,20 @@ class RunConfig:
     autocast: Literal["none", "bf16"] = "none"
     dtype: Literal["float32", "float64"] = "float32"  # the type of everything that is learned.
     imports: tuple[str, ...] = ()  # the modules that train was told to import, on record.
+    # set by pretrain alone: passes over the labelled images of the train classes, from which it
+    # learns in place of tasks, and images of a step.
+    epochs: int | None = None
+    batch: int | None = None
+
+    @property
+    def pretrains(self) -> bool:
+        """Whether the run learns from the labels of the train classes, and not from tasks."""
+        return self.epochs is not None
+
+    @property
+    def title(self) -> str:
+        """What messages call the run: its method, or pretraining."""
+        return "pretraining" if self.pretrains else self.method
 
     def check(self) -> None:
         """Refuse values that no run can have; methods and data sets check their own."""
@@ -94,7 +111,7 @@ class RunConfig:
         as_count("ways", self.ways)
         as_count("shots", self.shots)
         counts = ["queries", "iterations", "tasks_per_step", "decay_every"]
-        counts += ["checkpoint_every", "log_every", "width", "image_size"]
+        counts += ["checkpoint_every", "log_every", "width", "image_size", "epochs", "batch"]
         self._demand(lambda v: 1 <= v <= MOST, f"in 1 .. {MOST}", *counts)
         self._demand(lambda v: 0 <= v <= MOST, f"in 0 .. {MOST}", "steps", "validate_every")
         self._demand(lambda v: 2 <= v <= MOST, f"in 2 .. {MOST}", "val_tasks")
@@ -147,6 +164,12 @@ def parse_config(values: Any, origin: object) -> RunConfig:
         return RunConfig(**{name: convert(name, v, hints[name]) for name, v in values.items()})
     except (TypeError, ValueError) as error:
         raise ValueError(f"{origin} does not fit this version: {error}") from error
+
+
+def located(config: RunConfig) -> RunConfig:
+    """Return a configuration with full paths: a run finds them from wherever it is asked for."""
+    init = None if config.init is None else str(expanded(config.init).resolve())
+    return replace(config, data=absolute(config.data), init=init)
 
 
 def difference(config: RunConfig, other: RunConfig) -> list[str]:

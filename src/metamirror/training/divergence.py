@@ -20,6 +20,9 @@ EXPLODED = 1e3
 """A run whose meta-loss is that many times the loss of guessing has diverged."""
 
 
+NONE_ALONE = "none alone, only their sum"
+
+
 class NonFiniteError(ValueError):
     """A run that cannot go on."""
 
@@ -45,10 +48,16 @@ def explosion(config: RunConfig, state: TrainingState, guessing: float) -> str |
     if state.last_loss is None or state.last_loss <= EXPLODED * guessing:
         return None
     return (
-        f"{config.method} has diverged: its meta-loss is {state.last_loss:.3g} at step "
-        f"{state.step}, and that of guessing {guessing:.3g}; lower lr ({config.lr}) or outer_lr "
-        f"({config.outer_lr})"
+        f"{config.title} has diverged: its {'' if config.pretrains else 'meta-'}loss is "
+        f"{state.last_loss:.3g} at step {state.step}, and that of guessing {guessing:.3g}; lower "
+        f"{rates(config)}"
     )
+
+
+def rates(config: RunConfig) -> str:
+    """Return the learning rates of a run that may be too high."""
+    inner = "" if config.pretrains else f"lr ({config.lr}) or "
+    return f"{inner}outer_lr ({config.outer_lr})"
 
 
 def write_tasks(
@@ -80,11 +89,11 @@ def write_tasks(
 
 def describe(config: RunConfig, step: int, found: dict[int, str]) -> str:
     """Return what happened, where, and what to do."""
-    kind = next(iter(found.values()), "meta-gradient")
-    where = ", ".join(map(str, found)) or "none alone, only their sum"
-    unclipped = kind == "meta-gradient" and not (config.clip_norm or config.clip_value)
+    kind = next(iter(found.values()), "gradient" if config.pretrains else "meta-gradient")
+    where = "" if config.pretrains else f", task {', '.join(map(str, found)) or NONE_ALONE}"
+    unclipped = kind.endswith("gradient") and not (config.clip_norm or config.clip_value)
     clip = ", or set clip_norm" if unclipped else ""
     return (
-        f"the {kind} of {config.method} is not finite at step {step}, task {where}: lower lr "
-        f"({config.lr}) or outer_lr ({config.outer_lr}){clip}"
+        f"the {kind} of {config.title} is not finite at step {step}{where}: lower "
+        f"{rates(config)}{clip}"
     )

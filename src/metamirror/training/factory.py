@@ -13,6 +13,7 @@ from metamirror.core.learner import Learner
 from metamirror.data import TaskStream, tasks
 from metamirror.methods import find_method, make_learner
 from metamirror.training.config import RunConfig
+from metamirror.training.initial_body import Body, fill_body
 
 
 def resolved(config: RunConfig) -> RunConfig:
@@ -82,9 +83,12 @@ def _offered(config: RunConfig, stream: TaskStream) -> dict[str, Any]:
 
 
 def build_learner(
-    config: RunConfig, stream: TaskStream, device: torch.device | None = None
+    config: RunConfig,
+    stream: TaskStream,
+    device: torch.device | None = None,
+    body: Body | None = None,
 ) -> Learner:
-    """Return the learner of a run, at its seeded initialisation."""
+    """Return the learner of a run: its initialisation is seeded, or has the body of another one."""
     if config.vectorize and stream.ragged:
         raise ValueError(
             f"vectorize is on, and the tasks of {config.data} with {config.ways} ways and "
@@ -94,6 +98,8 @@ def build_learner(
     config = resolved(config)
     torch.manual_seed(config.seed)
     model = build_model(config, stream).to(getattr(torch, config.dtype))
+    if body is not None:
+        fill_body(model, body)
     learner = make_learner(
         config.method,
         model,

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from metamirror.core.geometry import Inserted
 from metamirror.core.learner import Learner, like_layout
@@ -18,11 +18,11 @@ from metamirror.training.distributed import Ranks
 
 
 @dataclass(frozen=True)
-class MetaGradient:
-    """The meta-gradient of one outer step, the same on every rank."""
+class OuterGradient:
+    """The gradient of one outer step, the same on every rank."""
 
     flat: Tensor  # the gradient of the mean loss, all parameters in one vector.
-    loss: float  # the mean over the tasks of the step.
+    loss: float  # the mean over the tasks, or labelled examples, of the step.
     score: float  # the same of the metric; NaN where there is none.
     stop: bool  # whether some rank was asked to stop.
     own: dict[int, float]  # the losses of this rank's own tasks, by index.
@@ -42,14 +42,14 @@ def meta_gradient(
     *,
     stop: bool = False,
     pool: TaskPool | None = None,
-) -> MetaGradient:
+) -> OuterGradient:
     """Differentiate the loss of this rank's tasks, and all-reduce over the ranks."""
     indices = ranks.share(stream.batch)
     flat, own = _part(learner, parameters, stream, step, indices, pool)
     flat[-1] = float(stop)
     ranks.all_reduce(flat)
     loss, score, stopping = flat[-3:].tolist()
-    return MetaGradient(flat[:-3], loss, score, stopping > 0, own)
+    return OuterGradient(flat[:-3], loss, score, stopping > 0, own)
 
 
 def _part(
@@ -104,8 +104,13 @@ def blame(
     return {index: kinds[code] for index, code in enumerate(found) if code}
 
 
-def build_optimizer(config: RunConfig, learner: Learner) -> torch.optim.Optimizer:
-    """Return Adam or SGD over two groups: the start, which is the model's own, and the geometry."""
+def build_optimizer(
+    config: RunConfig, learner: Learner, beside: nn.Module | None = None
+) -> torch.optim.Optimizer:
+    """Return Adam or SGD over two groups: the start, which is the model's own, and the geometry.
+
+    What is trained `beside` the learner belongs to the second.
+    """
     modules = learner.model.modules()
     apart = {id(p) for m in modules if isinstance(m, Inserted) for p in m.parameters()}
     start = [p for p in learner.model.parameters() if p.requires_grad and id(p) not in apart]
@@ -116,6 +121,7 @@ def build_optimizer(config: RunConfig, learner: Learner) -> torch.optim.Optimize
             f"geometry_lr is {config.geometry_lr}, but {config.method} has no geometry "
             f"parameters: leave it out"
         )
+    rest += [] if beside is None else beside.parameters()
     rate = config.outer_lr if config.geometry_lr is None else config.geometry_lr
     groups = [
         {"params": params, "lr": lr, "full_lr": lr}

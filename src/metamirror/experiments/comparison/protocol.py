@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 from metamirror.core import metrics
@@ -82,6 +83,7 @@ def line(
         " and ".join(_drawn(n, "shot") for n in fields["shots"]),
         f"{base.queries} queries" + (" a class" if classes else ""),
         network["name"] + (f" of width {width}" if width else ""),
+        base.init and f"its body from {Path(base.init).name}",
         f"{PerRow({'': fields['steps'], **fields['own_steps']})} inner "
         f"step{'' if fields['steps'] == 1 and not fields['own_steps'] else 's'}"
         + (", first order" if base.first_order else ""),
