@@ -23,9 +23,10 @@ from metamirror.experiments.convergence import convergence as measure_convergenc
 from metamirror.experiments.cost import Workload, measure_cost, parse_methods, parse_shape
 from metamirror.experiments.quickstart import SECONDS_AT_THE_END
 from metamirror.experiments.quickstart import quickstart as run_quickstart
+from metamirror.report.cost_table import cost_table
 from metamirror.report.figures import convergence as figures
 from metamirror.report.page import write_report
-from metamirror.report.tables import cost_table, show, write_tables
+from metamirror.report.tables import show, write_tables
 from metamirror.training.config import RunConfig, located
 from metamirror.training.user_modules import import_modules, with_imports
 

@@ -296,7 +296,7 @@ def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
     return file.getvalue()
 
 
-def _on_screen(columns: dict[str, str], tables: Mapping[str, Table], width: int) -> Screen:
+def on_screen(columns: dict[str, str], tables: Mapping[str, Table], width: int) -> Screen:
     """Return tables by their titles as one for a terminal, without broad columns if narrow."""
     wide = width >= ROOM * len(columns)
     shown = [wide or kind != "broad" for kind in columns.values()]
@@ -316,29 +316,8 @@ def show(table: Mapping[str, Any], console: Console) -> None:
     """Print the table of a comparison on a terminal."""
     layout = lay_out(table["protocol"]["line"], read_rows(table))
     console.print(layout.protocol, markup=False, highlight=False)
-    console.print(_on_screen(layout.columns, layout.tables, console.width))
+    console.print(on_screen(layout.columns, layout.tables, console.width))
     console.print("\n".join(layout.notes), markup=False, highlight=False)
-
-
-def cost_table(found: dict[str, Any]) -> Screen:
-    """Return what `metamirror.experiments.cost.measure_cost` found, for a terminal."""
-    columns = {
-        "method": "{method}",
-        "ms / iteration": "{ms_per_iteration:.0f}",
-        "/ MAML": "{relative_to_maml:.2f}",
-        "95 %": "{ci95[0]:.2f}-{ci95[1]:.2f}",
-        "peak MB": "{peak_mb:.0f}",
-        "extra parameters": "{extra_parameters:,}",
-    }
-    rows = [[Cell(text.format(**row)) for text in columns.values()] for row in found["rows"]]
-    kinds = dict.fromkeys(columns, "number") | {"method": ""}
-    screen = _on_screen(kinds, {"": Table(kinds, rows)}, 0)
-    screen.title = (
-        f"conv4-{found['width']} on {found['shape']}, {found['ways']}-way "
-        f"{found['shots']}-shot, {found['steps']} steps, {found['tasks']} tasks, "
-        f"{found['threads']} threads, {found['rounds']} rounds"
-    )
-    return screen
 
 
 def write_tables(out: Path, table: Mapping[str, Any]) -> None:
