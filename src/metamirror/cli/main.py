@@ -87,16 +87,16 @@ def parse(arguments: Sequence[str]) -> Callable[[], None]:
     continues = name in ("train", "pretrain")
     if (continues or name == "compare") and (base := _base_settings(rest, continues=continues)):
         command = functools.partial(command, settings=module.settings_of(base))
-    if continues or name in ("compare", "evaluate"):
-        # What is typed may be imported; what a file names may not.
-        import_modules(modules_named(_typed(rest)))
+    # What is typed may be imported; what a file names may not.
+    known = continues or name in ("compare", "evaluate")
+    own = modules_named(_typed(rest)) if known else []
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):
             call: Callable[[], None] = tyro.cli(
                 command, prog=f"metamirror {name}", args=rest, config=(tyro.conf.SuppressFixed,)
             )
-            return call
+            return functools.partial(_with_modules, own, call)
     except SystemExit as stop:
         if not stop.code:
             raise
@@ -129,6 +129,11 @@ def _base_settings(words: list[str], *, continues: bool) -> RunConfig | None:
     if continues and origin.resume and origin.out and (origin.out / "config.json").is_file():
         return load_config(origin.out / "config.json")
     return None
+
+
+def _with_modules(names: list[str], call: Callable[[], None]) -> None:
+    import_modules(names)
+    call()
 
 
 @dataclass

@@ -188,10 +188,11 @@ class Learner(InnerLevel):
 
         Where gradients are switched off, nothing is kept for them.
         """
-        if self.training and torch.is_grad_enabled():
-            self.copied.watch(self.model)
+        differentiated = self.training and torch.is_grad_enabled()
         with differentiable():
             tasks, noise = self._checked(tasks, seeds)
+            if differentiated:
+                self.copied.watch(self.model)
             prepared = self.prepare()
             if not self.settings.vectorize:
                 pairs = zip(split_tasks(tasks), noise, strict=True)

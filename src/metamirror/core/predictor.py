@@ -213,7 +213,9 @@ class Predictor(nn.Module):
         if once:
             trial = replace(trial, twice=False, vectorize=False)
         key = (trial.twice, trial.vectorize, self.model.training)
-        if key in self._tried or leaves(x)[0].device.type == "meta":
+        # Inside a transform of torch.func a trial of its own cannot run.
+        inside = torch._C._are_functorch_transforms_active()
+        if key in self._tried or inside or leaves(x)[0].device.type == "meta":
             return
         with torch.random.fork_rng():
             check_derivatives(self.model, trial)
