@@ -17,7 +17,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import NearestCentroid
 
 import metamirror as mm
-from metamirror.core.files import write_json
+from metamirror.core.files import read_json, write_json
 
 SHOTS = (1, 5, 20)
 
@@ -59,6 +59,23 @@ def measure(features: Path, tasks: int) -> list[dict[str, object]]:
             row = {"shots": shots, "classifier": name, "accuracy": interval(np.array(values))}
             rows.append({**row, "ours_less_this": interval(ours - np.array(values))})
     return rows
+
+
+def table(results: Path) -> str:
+    """The table of docs/adapting.md."""
+    found = read_json(results / "embeddings.json")
+    rows: dict[str, list[str]] = {}
+    for row in found["rows"]:
+        less = row["ours_less_this"]
+        gap = f" ({less['mean']:+.1f} [{less['low']:+.1f}, {less['high']:+.1f}])"
+        own = row["classifier"] == "FewShotClassifier"
+        text = f"{row['accuracy']['mean']:.1f}" + ("" if own else gap)
+        rows.setdefault(f"`{row['classifier']}`" if own else row["classifier"], []).append(text)
+    lines = ["| | " + " | ".join(f"{shots}-shot" for shots in SHOTS) + " |"]
+    lines.append("| --- |" + " ---: |" * len(SHOTS))
+    lines += [f"| {name} | {' | '.join(cells)} |" for name, cells in rows.items()]
+    about = f"{found['about']}. {found['tasks']} tasks of 5 classes with 15 queries each."
+    return "\n".join([*lines, "", about])
 
 
 def main() -> None:

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 import convergence_table
+import embeddings
 import faults_table
 import float32
 import method_table
@@ -46,7 +47,10 @@ PAGES: Mapping[str, Tables] = {
     "docs/speed.md": speed_table.TABLES,
     "docs/gotchas.md": {"results/float32.json": float32.table},
     "docs/reliability.md": faults_table.TABLES,
-    "docs/adapting.md": {"results/starts.json: make starts": starts.table},
+    "docs/adapting.md": {
+        "results/starts.json: make starts": starts.table,
+        "results/embeddings.json: python benchmarks/embeddings.py": embeddings.table,
+    },
     "docs/playground.md": {
         "results/playground.json: make results/playground.json": playground_figures.figures
     },
