@@ -38,7 +38,7 @@ class CopiedModel:
         """Note that a loss of the learner, whose model this is, will be differentiated."""
         if not self._source:
             return
-        own = [p for p in model.parameters() if p.requires_grad]
+        own = [p for p in model.parameters() if p.requires_grad and not p.is_inference()]
         versions = [p._version for p in own]
         if not self._calls:
             self._versions = versions
