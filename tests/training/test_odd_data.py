@@ -12,12 +12,14 @@ import torch
 from torch import Tensor, nn
 
 import metamirror as mm
+from metamirror.core import import_path
 from metamirror.core.trees import mapped
 from metamirror.data import DATA_SETS, DataSet
 from metamirror.models import MODELS
 from metamirror.storage import tensor_file
 from metamirror.training.collapse import signs_of
 from metamirror.training.divergence import NonFiniteError, loss_of_guessing
+from metamirror.training.factory import build_learner, build_stream
 from metamirror.training.train import train
 from tests.core.odd_models import Pair
 from tests.runs import small
@@ -34,6 +36,17 @@ class Both(nn.Module):
     def forward(self, pair: Pair) -> dict[str, Tensor]:
         logits = self.a(pair.u.flatten(1)) + self.b(pair.v)
         return {"logits": logits, "size": logits.square().sum(1)}
+
+
+class Recurrent(nn.Module):
+    """A network that vmap cannot run."""
+
+    def __init__(self, inputs: int, outputs: int):
+        super().__init__()
+        self.body, self.head = nn.GRU(inputs, 4, batch_first=True), nn.Linear(4, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(x[:, None])[0][:, 0])
 
 
 def two_losses(output: dict[str, Tensor], y: dict[str, Tensor]) -> Tensor:
@@ -92,6 +105,17 @@ def test_a_task_of_trees_that_fails_is_written_down(odd, tmp_path, monkeypatch):
         f"{part}.{axis}.{i}" for part in ("query", "support") for axis in "xy" for i in "01"
     ]
     assert sorted(tensor_file.read(file)[0]) == expected
+
+
+def test_tasks_are_stacked_where_a_model_of_ones_own_can_be(monkeypatch):
+    monkeypatch.setattr(import_path, "_ALLOWED", {__name__, "torch.nn"})
+
+    def stacked(model: str) -> bool:
+        config = small(model=model)
+        return build_learner(config, build_stream(config, "train")).settings.vectorize
+
+    assert stacked("torch.nn:Linear:in_features=1:out_features=1")
+    assert not stacked(f"{__name__}:Recurrent")
 
 
 def test_what_watches_a_run_takes_trees(odd):

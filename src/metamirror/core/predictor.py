@@ -72,6 +72,11 @@ class Predictor(nn.Module):
         """Whose statistics normalise the query."""
         return self.settings.norm
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether the model is one of the library's, which needs no trial."""
+        return type(self.model).__module__.startswith("metamirror.")
+
     def check_layers(self, settings: Settings) -> None:
         """Refuse settings that a layer of the model cannot serve."""
         batch_norms, instance_norms = torch_norms(self.model)

@@ -1,6 +1,7 @@
 """Builds what a configuration describes: its tasks, its network, its learner."""
 
 import math
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from metamirror.core.learner import Learner
 from metamirror.data import TaskStream, tasks
 from metamirror.methods import find_method, make_learner
 from metamirror.training.config import RunConfig
+from metamirror.training.device import place
 from metamirror.training.initial_body import Body, fill_body
 
 
@@ -107,8 +109,8 @@ def build_learner(
         lr=config.lr,
         first_order=config.first_order,
         norm=config.norm,
-        loss=config.loss,
-        query_loss=config.query_loss,
+        # Where the run says nothing, the method's own count.
+        **{n: own for n in ("loss", "query_loss") if (own := getattr(config, n)) is not None},
         metric=config.metric,
         **({} if config.prior is None else {"prior": config.prior}),
         **what_adapts(config.method, config.adapts),
@@ -121,8 +123,25 @@ def build_learner(
         # Small operations gain by vmap, a CPU's convolutions lose.
         slower = device.type == "cpu" and any(isinstance(m, nn.Conv2d) for m in model.modules())
         able = learner.settings.adjoint.vectorizes and learner.settings.autocast is None
-        learner.configure(vectorize=able and not slower and not stream.ragged)
+        learner.configure(
+            vectorize=able and not slower and not stream.ragged and fits_vmap(learner, stream)
+        )
     return learner.to(device)
+
+
+def fits_vmap(learner: Learner, stream: TaskStream) -> bool:
+    """Return whether tasks can run under vmap; a model of the user's own is tried on one."""
+    if learner.is_ours:
+        return True
+    try:
+        learner.configure(vectorize=True)
+        with torch.random.fork_rng(devices=[]), warnings.catch_warnings(action="ignore"):
+            learner.meta_loss([place(stream.task(0, 0), learner)])
+    except ValueError:
+        return False
+    finally:
+        learner.configure(vectorize=False)
+    return True
 
 
 def extra_parameters(
