@@ -230,6 +230,6 @@ def test_a_bad_option_is_named(options: dict, words: str):
 
 def test_a_name_that_the_model_has_is_not_overwritten():
     model = smooth_mlp()
-    model.log_variance_00 = nn.Parameter(torch.zeros(3))
+    model.log_variance_00 = nn.Parameter(torch.zeros(3, dtype=torch.float64))
     with pytest.raises(ValueError, match="'log_variance_00' already: rename it"):
         mm.make_learner("ibaml", model)

@@ -96,7 +96,7 @@ def parse(arguments: Sequence[str]) -> Callable[[], None]:
             call: Callable[[], None] = tyro.cli(
                 command, prog=f"metamirror {name}", args=rest, config=(tyro.conf.SuppressFixed,)
             )
-            return functools.partial(_with_modules, own, call)
+            return functools.partial(_with_modules, own, call) if own else call
     except SystemExit as stop:
         if not stop.code:
             raise

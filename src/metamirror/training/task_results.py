@@ -83,7 +83,14 @@ def read_tasks(file: Path) -> list[TaskResult]:
     try:
         lines = [json.loads(line) for line in file.read_text().splitlines()]
         found = [result(line) for line in lines]
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+    except (
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        ArithmeticError,
+        RecursionError,
+    ) as error:
         raise ValueError(f"{file} holds no results of tasks: {error}") from error
     if not found or not all(result.losses for result in found):
         raise ValueError(f"{file} holds no results of tasks: it is empty, or a task has none")
