@@ -30,7 +30,11 @@ def nearly(output, y):
     return ((output - y).abs() < 1).double().mean()
 
 
-worst = mm.Metric("worst", lambda output, y: (output - y).abs().max(), higher=False)
+def largest(output, y):
+    return (output - y).abs().max()
+
+
+worst = mm.Metric("worst", largest, higher=False)
 
 
 def blobs(seed=0):
@@ -85,6 +89,7 @@ def test_a_run_of_ones_own_model_data_loss_and_metric(
     mine: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     assert run("train", "--method", "metasgd", *lines(mine), *SMALL, "--out", "run") == 0
+    said = capsys.readouterr().out
     config = json.loads(Path("run/config.json").read_text())
     assert config["imports"] == [mine]
     last = json.loads(Path("run/metrics.jsonl").read_text().splitlines()[-1])
@@ -102,11 +107,17 @@ def test_a_run_of_ones_own_model_data_loss_and_metric(
     capsys.readouterr()
     assert run("evaluate", "run", "--tasks", "4", "--json") == 2
     assert f"add --import {mine}" in capsys.readouterr().err
+    assert "next: metamirror evaluate run --import " in said
     assert run("evaluate", "run", "--tasks", "4", "--json", "--import", mine) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["metric"] == "worst"
     assert found["higher"] is False
     assert found["worst"] > 0
+
+
+def test_worker_processes_know_a_loss_of_ones_own(mine: str):
+    words = ["--method", "maml", *lines(mine), *SMALL, "--processes", "2", "--out", "run"]
+    assert run("train", *words) == 0
 
 
 def test_a_comparison_and_its_report_carry_the_metric(

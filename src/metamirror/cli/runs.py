@@ -24,7 +24,7 @@ from metamirror.training.config import RunConfig, located
 from metamirror.training.evaluate_run import evaluate_run
 from metamirror.training.factory import extra_parameters
 from metamirror.training.train import train as run_training
-from metamirror.training.user_modules import import_modules, with_imports
+from metamirror.training.user_modules import import_flags, import_modules, with_imports
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def train(
     folder = out or default_folder(chosen)
     training(located(chosen), folder)
     if os.environ.get("RANK", "0") == "0":
-        print(f"done: {folder}; next: metamirror evaluate {folder}")
+        print(f"done: {folder}; next: metamirror evaluate {folder} {import_flags(chosen)}".rstrip())
 
 
 def default_folder(config: RunConfig) -> Path:

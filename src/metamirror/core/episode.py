@@ -7,7 +7,6 @@ from metamirror.core.geometry import State
 from metamirror.core.inner_level import InnerLevel
 from metamirror.core.inner_loop import Path
 from metamirror.core.losses import loss_for, scalar
-from metamirror.core.metrics import metric_for
 from metamirror.core.tasks import Batch, Params, Task
 
 
@@ -66,8 +65,7 @@ class Episode:
         support, (x, y) = self.task
         output = self.inner.predict(phi, x, self.inner.statistics(phi, support))
         settings = self.inner.settings
-        metric = settings.metric or metric_for(y)
-        if (score := metric(output, y)) is not None:
+        if (score := settings.metric_of(y)(output, y)) is not None:
             self.score = score.to(self.score)
         loss = settings.query_loss or settings.loss or loss_for(y)
         return scalar(loss(output, y), "query_loss")

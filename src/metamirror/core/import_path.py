@@ -8,7 +8,7 @@ import importlib
 import inspect
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -50,6 +50,11 @@ def allow_module(name: str) -> None:
             f"it out"
         ) from error
     _ALLOWED.add(name)
+
+
+def missing(modules: Iterable[str]) -> list[str]:
+    """Return those of some modules that are not allowed."""
+    return [name for name in modules if name not in _ALLOWED]
 
 
 def find(spec: str, what: str) -> Any:
@@ -102,6 +107,7 @@ class Named:
     """A function of the user's own that remembers its import path, so that a file can name it."""
 
     spec: str
+    function: Callable[..., Any]
 
     def __call__(self, *args: Any) -> Any:
-        return find(self.spec, "a function")(*args)
+        return self.function(*args)

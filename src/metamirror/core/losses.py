@@ -85,16 +85,18 @@ def make(loss: Any, what: str = "loss") -> Loss | None:
     if isinstance(loss, str):
         if loss in LOSSES:
             return LOSSES[loss]
-        if import_path.split_path(loss) is None or not callable(import_path.find(loss, what)):
+        path = import_path.split_path(loss)
+        found = None if path is None else import_path.find(loss, what)
+        if not callable(found):
             raise ValueError(
                 f"{what} is {loss!r}; choose from {', '.join(LOSSES)}, or name your own function, "
                 f"package.module:function"
             )
-        return import_path.Named(loss)
+        return import_path.Named(loss, found)
     if not (loss is None or callable(loss)):
         raise ValueError(f"{what} is {loss!r}; give a function (output, targets) -> scalar")
-    found: Loss | None = loss
-    return found
+    own: Loss | None = loss
+    return own
 
 
 def name_of(loss: Loss | None) -> str | None:

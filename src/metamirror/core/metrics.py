@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from metamirror.core import import_path
+from metamirror.core import import_path, losses
 from metamirror.core.checks import are_labels
 from metamirror.core.losses import IGNORED
+from metamirror.core.tasks import Loss
 from metamirror.core.trees import Tree, mapped, registered
 
 Score = Callable[[Any, Tree], Any]
@@ -252,11 +253,15 @@ def make(metric: "str | Metric | Score | None") -> Metric | None:
     return Metric(getattr(metric, "__name__", "metric").strip("<>"), metric)
 
 
-def metric_for(y: Tree) -> Metric:
-    """Return the usual metric: accuracy of labels, squared error of numbers, the loss of others."""
+def metric_for(y: Tree, loss: Loss | None = None) -> Metric:
+    """Return the usual metric: accuracy of labels, squared error of numbers, the loss of others.
+
+    Where a loss of the user's own is minimised, that is the figure of numbers too.
+    """
     if are_labels(y):
         return METRICS["accuracy"]
-    return METRICS["mse"] if isinstance(y, Tensor) else LOSS
+    usual = loss is None or loss is losses.mean_squared_error
+    return METRICS["mse"] if usual and isinstance(y, Tensor) else LOSS
 
 
 def described(metric: Metric) -> dict[str, Any]:

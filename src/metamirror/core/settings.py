@@ -12,6 +12,7 @@ from metamirror.core.checks import check_lr, check_steps
 from metamirror.core.metrics import Metric
 from metamirror.core.option_spec import refused
 from metamirror.core.tasks import Loss
+from metamirror.core.trees import Tree
 
 Norm = Literal["transductive", "inductive"]
 Point = Literal["primal", "dual"]
@@ -79,6 +80,10 @@ class Settings:
             )
         if self.vectorize and self.autocast is not None:
             raise ValueError("torch.func.vmap ignores autocast: leave vectorize off")
+
+    def metric_of(self, y: Tree) -> Metric:
+        """Return what is reported of predictions of such targets."""
+        return self.metric or metrics.metric_for(y, self.query_loss or self.loss)
 
     @property
     def computes_head(self) -> bool:

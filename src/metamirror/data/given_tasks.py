@@ -25,7 +25,13 @@ class GivenTasks(TaskStream):
         self.source = source
         check_address(seed, split)
         self.split, self.seed, self.batch = split, seed, batch
-        support, query = self.task(0, 0)
+        try:
+            support, query = self.task(0, 0)
+        except (TypeError, AttributeError) as error:
+            raise ValueError(
+                f"{type(source).__name__}.task(0, 0) failed ({error}); an object that makes tasks "
+                f"has a method task(step, index) that returns ((x, y), (x, y)), and is no class"
+            ) from error
         labels, y = are_labels(support.y), leaves(support.y)[0]
         found = y.shape[-1] if y.dim() > 1 else 1
         if labels:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from metamirror import models
+from metamirror.console import warn
 from metamirror.core import losses
 from metamirror.core.files import read_json, write_atomically, write_json
 from metamirror.core.learner import Learner
@@ -141,6 +142,7 @@ def restore(
     chosen = {name: config.get(name) for name in ("loss", "query_loss", "metric", "prior")}
     chosen |= {name: value for name, value in given.items() if value is not None}
     if chosen["metric"] == "custom":
+        warn(f"{described_in} was made with the user's own metric, which is left out: pass metric=")
         chosen["metric"] = None  # it decides what is reported, and nothing else
     for name, value in chosen.items():
         if value == "custom":

@@ -21,10 +21,10 @@ class RunConfig:
     """The settings of one training run; the defaults are the paper's protocol."""
 
     method: str  # a method's key; its options may follow, as in blockiaf:variant=released.
-    # the data set; folder:PATH, arrays:FILE.npz and hf:PATH take your own.
+    # the data set; folder:PATH, arrays:FILE.npz, hf:PATH and package.module:function take your own.
     data: str = "glyphs"
-    # the network: conv4, resnet12, vit, text, linear or mlp, with options as in vit:depth=6; by
-    # default conv4 for images and the MLP for anything else.
+    # the network: conv4, resnet12, vit, text, linear or mlp, with options as in vit:depth=6, or
+    # your own, package.module:build; by default conv4 for images and the MLP for anything else.
     model: str | None = None
     width: int | None = None  # filters of the network's first layer; by default the model's own.
     # a run whose network this one starts from, all but its head: one of pretrain, or any other.

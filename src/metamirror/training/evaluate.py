@@ -7,10 +7,11 @@ import torch
 from torch import Tensor
 
 from metamirror import data
-from metamirror.console import Progress
+from metamirror.console import Progress, warn
+from metamirror.core.dropout import without_dropout
 from metamirror.core.learner import Learner
 from metamirror.core.losses import loss_for, scalar
-from metamirror.core.metrics import LOSS, Metric, metric_for
+from metamirror.core.metrics import LOSS, Metric
 from metamirror.core.task_threads import over_tasks
 from metamirror.core.tasks import Task
 from metamirror.data import TaskStream
@@ -31,11 +32,18 @@ class Evaluation(NamedTuple):
     tasks: list[TaskResult]
     metric: str
 
+    def __repr__(self) -> str:
+        metric = self.tasks[0].metric
+        shown = f"{self.mean:.{metric.digits}f} ± {metric.shown(self.ci95)}"
+        return f"{self.metric} {shown} over {len(self.tasks)} tasks"
+
 
 def evaluate(
     learner: Learner, tasks: Any, n: int = 600, *, steps: int | None = None, quiet: bool = True
 ) -> Evaluation:
     """Adapt a learner to new tasks and return the mean over them, with its 95 % interval.
+
+    Dropout rests meanwhile.
 
     Args:
         learner: any learner, also one of your own parts.
@@ -76,7 +84,7 @@ def evaluate_stream(
     """
     steps = learner.steps_of(steps)
     points = steps + 1 if every_step else 1
-    metric = learner.settings.metric or metric_for(stream.task(0, 0).query.y)
+    metric = learner.settings.metric_of(stream.task(0, 0).query.y)
     # In each row: query losses and scores, then support losses and gradient norms.
     table = torch.zeros(count, 2 * points + 2 * steps, dtype=torch.float64)
     if ranks.device.type == "cuda":
@@ -89,7 +97,8 @@ def evaluate_stream(
         task, seed = place(stream.task(step, index), replica), stream.seeds(step)[index]
         return _evaluated(replica, task, metric, steps, every_step, seed)
 
-    with Progress(title, count, quiet=quiet or not ranks.first) as progress:
+    bar = Progress(title, count, quiet=quiet or not ranks.first)
+    with bar as progress, without_dropout(learner):
         found = over_tasks(learner, evaluated, share)
         for done, (i, (query, path)) in enumerate(zip(share, found, strict=True), start=1):
             table[i] = torch.cat([query.flatten(), path.flatten()])
@@ -99,6 +108,8 @@ def evaluate_stream(
             progress.update(min(count, done * ranks.world), f"loss {loss:.4f}{known}")
     parts = ranks.all_reduce(table).cpu().split([points, points, steps, steps], dim=1)
     if without := bool(parts[1].isnan().all()):
+        if learner.settings.metric is not None and ranks.first:
+            warn(f"{metric.name} has no value on any of these tasks: the loss is reported")
         metric = LOSS
     return [
         TaskResult(

@@ -94,7 +94,8 @@ def build_learner(
     if config.vectorize and stream.ragged:
         raise ValueError(
             f"vectorize is on, and the tasks of {config.data} with {config.ways} ways and "
-            f"{config.shots} shots differ in their shapes: leave it off"
+            f"{config.shots} shots may differ in their shapes: leave it off, or let a source of "
+            f"your own say ragged = False"
         )
     device = device or torch.device("cpu")
     config = resolved(config)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from metamirror.core.learner import Learner
-from metamirror.core.metrics import Metric, metric_for
+from metamirror.core.metrics import Metric
 from metamirror.data import TaskStream
 from metamirror.parallel.task_pool import TaskPool
 from metamirror.training.distributed import Ranks
@@ -54,7 +54,7 @@ class TaskSource(Source):
         self.learner, self.parameters = learner, parameters
         self.stream, self.ranks = stream, ranks
         self.guessing, self.chance = guessing, stream.chance
-        self.metric = learner.settings.metric or metric_for(stream.task(0, 0).query.y)
+        self.metric = learner.settings.metric_of(stream.task(0, 0).query.y)
         self.pool: TaskPool | None = None
 
     def gradient(self, step: int, *, stop: bool) -> OuterGradient:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from importlib.metadata import entry_points
 
 from metamirror.console import warn
-from metamirror.core.import_path import allow_module, split_path
+from metamirror.core.import_path import allow_module, missing, split_path
 from metamirror.data.registry import is_own
 from metamirror.methods import find_method
 from metamirror.models import MODELS
@@ -48,12 +48,19 @@ def with_imports(config: RunConfig, imports: Sequence[str]) -> RunConfig:
     return replace(config, imports=(*imports, *own) or config.imports)
 
 
+def import_flags(config: RunConfig) -> str:
+    """Return the flags by which other commands know what a run was trained with."""
+    return " ".join(f"--import {name}" for name in config.imports)
+
+
 def check_method(config: RunConfig) -> None:
-    """Refuse a run whose method is not known here; say which modules defined it."""
+    """Refuse a run whose method, model or data are not known here; say which modules have them."""
+    if missing(modules_named(config)):
+        raise ValueError(f"the run uses code of your own: add {import_flags(config)}")
     try:
         find_method(config.method)
     except ValueError as error:
         if not config.imports:
             raise
-        flags = " ".join(f"--import {name}" for name in config.imports)
+        flags = import_flags(config)
         raise ValueError(f"{error}; the run was trained with {flags}: add {flags}") from error

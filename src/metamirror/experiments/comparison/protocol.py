@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from metamirror.core import metrics
+from metamirror.core import losses, metrics
 from metamirror.core.metrics import described
 from metamirror.core.settings import Settings
 from metamirror.data import ImageTasks, TaskStream
@@ -36,7 +36,9 @@ def make_protocol(
     fields: dict[str, Any] = {k: v for k, v in asdict(base).items() if k not in OF_A_ROW}
     fields["ways"] = base.ways if isinstance(any_stream, ImageTasks) else None
     targets = any_stream.task(0, 0).query.y
-    fields["metric"] = described(metrics.make(base.metric) or metrics.metric_for(targets))
+    loss = losses.make(base.query_loss or base.loss)
+    metric = metrics.make(base.metric) or metrics.metric_for(targets, loss)
+    fields["metric"] = described(metric)
     fields["network"] = config_of(network_of(base, any_stream))
     fields["example_shape"] = list(any_stream.example_shape)
     fields["data_identity"] = any_stream.identity
