@@ -19,9 +19,11 @@ from metamirror.core.tasks import split_tasks
 from metamirror.core.trees import mapped
 from metamirror.testing.differences import check_slope, move
 from metamirror.testing.methods import learned
+from metamirror.testing.networks import smooth_mlp
 from tests.core.odd_data import INPUTS, TARGETS
 from tests.core.odd_layers import MODELS
 from tests.core.odd_models import WAYS, Case, Made, mlp
+from tests.core.test_ragged_tasks import RAGGED
 
 METHODS = ["maml", "metasgd", "metacurvature", "blockiaf", "gradnet", "imaml:adjoint=unrolled"]
 CASES = {**INPUTS, **TARGETS, **MODELS}
@@ -58,6 +60,15 @@ def test_the_meta_gradient_is_that_of_finite_differences(case: str, method: str)
     parameters = list(learned(learner).values())
     check_slope(lambda: seeded(learner.meta_loss, tasks), parameters, found, "the meta-gradient")
     assert any(bool(g.abs().max() > 1e-6) for g in found)
+
+
+@each_method
+def test_tasks_of_several_ways_shots_and_queries_are_right(method: str):
+    learner = mm.make_learner(method, smooth_mlp(), steps=2, lr=0.1)
+    move(list(learner.parameters()), 0.05, seed=1)
+    _, found = learner.meta_gradient(RAGGED)
+    parameters = list(learned(learner).values())
+    check_slope(lambda: learner.meta_loss(RAGGED), parameters, found, "the meta-gradient")
 
 
 @each_method
