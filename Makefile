@@ -55,7 +55,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	touch $@
 
 # The README's first result: fixed seeds, so that the same machine gives the same numbers.
-SINUSOID := maml metasgd metacurvature mtnet metakfo warpgrad ecml blockiaf gradnet anil
+SINUSOID := maml metasgd metacurvature mtnet metakfo warpgrad ecml blockiaf gradnet anil fomaml
 
 sinusoid: $(addprefix results/sinusoid/,$(addsuffix .json,$(SINUSOID)))
 
