@@ -175,7 +175,10 @@ def keep(name: str, runs: Path = RUNS, results: Path = RESULTS, docs: Path = DOC
     for file in ("table.md", "table.csv", "table.tex", "table.json", "search.json"):
         if (source / file).exists():
             shutil.copy(source / file, kept / file)
-    for cell in sorted((source / "cells").iterdir()):
+    rows = read_json(source / "table.json")["rows"]
+    # Runs that have begun, and stand in no table yet, are left out.
+    runs_of = {Path(seed["run"]).name for row in rows for seed in row["seeds"] if seed["run"]}
+    for cell in (source / "cells" / name for name in sorted(runs_of)):
         (kept / "cells" / cell.name).mkdir(parents=True)
         for file in ("config.json", "metrics.jsonl", "versions.json"):
             shutil.copy(cell / file, kept / "cells" / cell.name / file)
