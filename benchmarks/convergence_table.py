@@ -40,7 +40,7 @@ def _cells(curve: Mapping[str, Any], steps: list[int]) -> list[str]:
     gap = f"{initial['difference']:+.2f} [{initial['low']:+.2f}, {initial['high']:+.2f}]"
     points = {point["k"]: point["support_loss"] for point in curve["points"]}
     return [
-        f"`{curve['label']}`, {len(curve['seeds'])} seed(s)",
+        f"`{curve['label']}`, {len(curve['seeds'])} seed{'s' if len(curve['seeds']) > 1 else ''}",
         *(f"{points[k]:.3f}" for k in steps),
         "" if of_itself else f"{initial['verdict']}: {gap}",
         "" if of_itself else f"{norm['ratio']:.2f}",

@@ -206,6 +206,8 @@ def test_a_saved_learner_is_evaluated_on_the_data_that_are_named(
     found = json.loads(capsys.readouterr().out)
     assert found["steps"] == 2
     assert found["step"] is None
+    kept = {file.stem for file in (tmp_path / "learner" / "evaluations").glob("*.json")}
+    assert {name.partition("queries-")[2] for name in kept} == {"data-sinusoid-shots-5-metric-r2"}
     learner.configure(metric="r2")
     again = mm.evaluate(learner, mm.tasks("sinusoid", "test", shots=5, batch=1), n=4)
     assert found["r2"] == pytest.approx(again.mean)

@@ -21,6 +21,7 @@ from metamirror.cli.arguments import bound
 from metamirror.console import say
 from metamirror.parallel.allocator import memory_ran_out, tune_allocator
 from metamirror.training.config import RunConfig, load_config
+from metamirror.training.divergence import DivergedError
 from metamirror.training.user_modules import import_modules, import_plugins, modules_named
 
 COMMANDS = {
@@ -59,7 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Under torchrun several processes may complain, each for itself.
         rank = f"rank {os.environ['RANK']}: " if os.environ.get("WORLD_SIZE", "1") != "1" else ""
         say(f"{rank}{error or 'memory ran out'}")
-        return 2
+        # A run that has diverged was asked for rightly, and is no mistake in the words.
+        return 1 if isinstance(error, DivergedError) else 2
     except RuntimeError as error:
         if not memory_ran_out(error):
             raise
@@ -138,7 +140,7 @@ def _with_modules(names: list[str], call: Callable[[], None]) -> None:
 
 @dataclass
 class _Names:
-    """The flags of `train` and `compare` that may name something of the user's own."""
+    """The flags of commands that may name something of the user's own."""
 
     data: str = RunConfig.data
     model: str | None = None

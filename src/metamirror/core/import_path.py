@@ -39,8 +39,8 @@ def allow_module(name: str) -> None:
     try:
         importlib.import_module(name)
     except Exception as error:  # whatever a user's code raises
-        missing = isinstance(error, ImportError) and error.name in (name, name.split(".")[0])
-        if missing or not all(part.isidentifier() for part in name.split(".")):
+        absent = isinstance(error, ImportError) and error.name in (name, name.split(".")[0])
+        if absent or not all(part.isidentifier() for part in name.split(".")):
             raise ValueError(
                 f"there is no module {name!r} in {here} or among the installed packages: give a "
                 f"name as in Python's import, without .py"

@@ -86,8 +86,14 @@ class Run:
 
     @property
     def test(self) -> dict[str, Any] | None:
-        """The evaluation on most test tasks."""
-        return next((e for e in reversed(self.evaluations) if e.get("split") == "test"), None)
+        """The evaluation on most test tasks of the data and shots that it was trained for."""
+        known = {key: self.settings[key] for key in ("data", "shots") if key in self.settings}
+        own = {"split": "test", **known}
+
+        def same(found: dict[str, Any]) -> bool:
+            return all(found.get(key, value) == value for key, value in own.items())
+
+        return next((e for e in reversed(self.evaluations) if "split" in e and same(e)), None)
 
 
 @dataclass(frozen=True)

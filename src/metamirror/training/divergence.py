@@ -43,6 +43,10 @@ def loss_of_guessing(stream: TaskStream) -> float:
     return torch.cat(targets).double().square().mean().item() or 1.0
 
 
+class DivergedError(ValueError):
+    """A run that came to its end with a loss far above that of guessing."""
+
+
 def explosion(config: RunConfig, state: TrainingState, guessing: float) -> str | None:
     """Return what is wrong, and what to do, where the last meta-loss is finite but absurd."""
     if state.last_loss is None or state.last_loss <= EXPLODED * guessing:

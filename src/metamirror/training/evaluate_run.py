@@ -10,6 +10,7 @@ from metamirror.console import warn
 from metamirror.core import metrics
 from metamirror.core.checks import are_labels
 from metamirror.core.files import file_name, write_json
+from metamirror.core.import_path import NOTHING
 from metamirror.core.learner import Learner
 from metamirror.core.metrics import described
 from metamirror.core.settings import Norm
@@ -74,12 +75,8 @@ def evaluate_run(
         raise ValueError(f"there is no run folder {run}")
     learner, step = loaded(run, which)
     trained = _trained(run, learner, data, ways)
-    asked: dict[str, Any] = {
-        "data": data,
-        "image_size": image_size,
-        "shots": shots,
-        "queries": queries,
-    }
+    asked: dict[str, Any] = {"data": data, "image_size": image_size}
+    asked |= {"shots": shots, "queries": queries}
     config = replace(trained, **{key: value for key, value in asked.items() if value is not None})
     use_precision(learner, config)
     if ways is not None and ways != config.ways:
@@ -124,8 +121,8 @@ def evaluate_run(
         "by_step": [{"k": k, **summary(results, i)} for i, k in enumerate(points)],
     }
     if first:
-        elsewhere = [f"{key}-{asked[key]}" for key in ("data", "image_size", "shots") if asked[key]]
-        _keep(run / FOLDER, found, results, "".join(f"-{file_name(word)}" for word in elsewhere))
+        other = {key: value for key, value in {**asked, "metric": metric}.items() if value}
+        _keep(run / FOLDER, evaluation_name(found, other), found, results)
     return found
 
 
@@ -159,13 +156,10 @@ def check_ways(learner: Learner, config: RunConfig, ways: int, steps: int | None
         )
 
 
-def _keep(
-    folder: Path, found: dict[str, object], results: list[TaskResult], ending: str = ""
-) -> None:
+def _keep(folder: Path, name: str, found: dict[str, object], results: list[TaskResult]) -> None:
     if odd := sum(not math.isfinite(r.loss) for r in results):
         steps = found["steps"]
         warn(f"the loss of {odd} of {len(results)} tasks is not finite after {steps} steps")
-    name = evaluation_name(found) + ending
     try:
         folder.mkdir(exist_ok=True)
         write_tasks(folder / f"{name}.jsonl", results)
@@ -195,7 +189,13 @@ def loaded(run: Path, which: Literal["best", "last"]) -> tuple[Learner, int | No
             return learner, before
 
 
-def evaluation_name(found: Mapping[str, object]) -> str:
-    """Return a result's name in `RUN/evaluations`: all that may differ from one to the next."""
+def evaluation_name(found: Mapping[str, object], other: Mapping[str, object] = NOTHING) -> str:
+    """Return a result's name in `RUN/evaluations`: all that may differ from one to the next.
+
+    `other` has what was asked for in place of the run's own.
+    """
     name = "{split}-{which}-{tasks}tasks-{steps}steps-{norm}-{queries}queries".format(**found)
-    return name if found["ways"] == found["trained_ways"] else f"{name}-{found['ways']}ways"
+    if found["ways"] != found["trained_ways"]:
+        name += f"-{found['ways']}ways"
+    words = [f"-{key}-{value}" for key, value in other.items() if key != "queries"]
+    return name + file_name("".join(words))

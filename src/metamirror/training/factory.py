@@ -52,12 +52,10 @@ def build_model(config: RunConfig, stream: TaskStream) -> nn.Module:
     name, options = models.parse(config.model or ("conv4" if len(shape) == 3 else "mlp"))
     if name not in models.MODELS:
         return models.build_own(name, _offered(config, stream), options)
-    if name == "linear":
+    if name in ("linear", "mlp"):
         fitting: dict[str, Any] = {"inputs": math.prod(shape), "outputs": stream.outputs}
-        return models.build(name, **fitting | options)
-    if name == "mlp":
-        hidden = {} if config.width is None else {"hidden": (config.width, config.width)}
-        fitting = {"inputs": math.prod(shape), "outputs": stream.outputs, **hidden}
+        if name == "mlp" and config.width is not None:
+            fitting["hidden"] = (config.width, config.width)
         return models.build(name, **fitting | options)
     fitting = {"ways": stream.outputs} | ({} if config.width is None else {"width": config.width})
     if name == "text":
@@ -77,8 +75,8 @@ def build_model(config: RunConfig, stream: TaskStream) -> nn.Module:
 def _offered(config: RunConfig, stream: TaskStream) -> dict[str, Any]:
     """Return what a user's own function that builds a model may ask for, by these names."""
     shape = list(stream.example_shape)
-    found: dict[str, Any] = {"shape": shape, "inputs": math.prod(shape), "outputs": stream.outputs}
-    found |= {"ways": stream.outputs}
+    found: dict[str, Any] = {"shape": shape, "inputs": math.prod(shape)}
+    found |= {"outputs": stream.outputs, "ways": stream.outputs}
     if len(shape) == 3:
         found |= {"channels": shape[0], "image_size": shape[1]}
     return found | ({} if config.width is None else {"width": config.width})

@@ -1,5 +1,6 @@
 """The log of a run: metrics, timing, and TensorBoard where asked for."""
 
+import importlib.util
 import json
 import math
 import os
@@ -104,3 +105,9 @@ def _write(descriptor: int, line: Mapping[str, float | int | None], path: Path) 
             content = content[os.write(descriptor, content) :]
     except OSError as error:
         raise OSError(error.errno, f"cannot write: {error.strerror}", str(path)) from error
+
+
+def check_tensorboard(wanted: bool) -> None:
+    """Refuse to write TensorBoard events where that is not installed."""
+    if wanted and importlib.util.find_spec("tensorboard") is None:
+        raise ValueError("TensorBoard is not installed: pip install 'metamirror[tensorboard]'")

@@ -24,10 +24,10 @@ from metamirror.training.factory import build_learner, build_stream, resolved
 from metamirror.training.initial_body import initial_body
 from metamirror.training.interrupts import Interrupts
 from metamirror.training.label_source import LabelSource, make_classifier
+from metamirror.training.metrics_log import check_tensorboard
 from metamirror.training.outer_loop import outer_loop
 from metamirror.training.outer_step import build_optimizer
 from metamirror.training.run import Run
-from metamirror.training.train import check_tensorboard
 
 METHOD = "protonet"
 OUTER_LR = {"sgd": 0.1, "adam": 1e-3}

@@ -20,7 +20,7 @@ from metamirror.training.collapse import CollapseError
 from metamirror.training.config import RunConfig
 from metamirror.training.device import place
 from metamirror.training.distributed import Ranks
-from metamirror.training.divergence import NonFiniteError
+from metamirror.training.divergence import DivergedError, NonFiniteError
 from metamirror.training.evaluate import evaluate_stream
 from metamirror.training.metrics_log import MetricsLog
 from metamirror.training.outer_step import OuterGradient, decay
@@ -235,4 +235,4 @@ class Run:
             )
         exploded = divergence.explosion(self.config, self.state, self.source.guessing)
         if exploded and self.config.on_nonfinite == "stop":
-            raise ValueError(f"{exploded}; {self.out} is kept")
+            raise DivergedError(f"{exploded}; {self.out} is kept")

@@ -1,6 +1,5 @@
 """Meta-training: a run that learns from tasks."""
 
-import importlib.util
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from metamirror.training.distributed import joined_ranks
 from metamirror.training.factory import build_learner, build_stream, resolved
 from metamirror.training.initial_body import initial_body
 from metamirror.training.interrupts import Interrupts
+from metamirror.training.metrics_log import check_tensorboard
 from metamirror.training.outer_loop import outer_loop
 from metamirror.training.outer_step import build_optimizer
 from metamirror.training.run import Run
@@ -78,9 +78,3 @@ def train(
             source.pool = stack.enter_context(TaskPool(learner, processes))
         outer_loop(run, interrupts, f"train {config.method}")
     return learner
-
-
-def check_tensorboard(wanted: bool) -> None:
-    """Refuse to write TensorBoard events where that is not installed."""
-    if wanted and importlib.util.find_spec("tensorboard") is None:
-        raise ValueError("TensorBoard is not installed: pip install 'metamirror[tensorboard]'")

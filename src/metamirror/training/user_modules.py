@@ -50,7 +50,8 @@ def with_imports(config: RunConfig, imports: Sequence[str]) -> RunConfig:
 
 def import_flags(config: RunConfig) -> str:
     """Return the flags by which other commands know what a run was trained with."""
-    return " ".join(f"--import {name}" for name in config.imports)
+    names = dict.fromkeys((*config.imports, *modules_named(config)))
+    return " ".join(f"--import {name}" for name in names)
 
 
 def check_method(config: RunConfig) -> None:
