@@ -82,8 +82,8 @@ def test_a_curve_is_a_line_with_its_losses_and_the_observations(tmp_path):
     assert "loss, k = 5 |" in head
     assert "k = 10" not in head
     assert lines == [
-        "| `maml`, 2 seed(s) | 2.000 | 1.000 | 0.667 | 0.500 | 0.400 | 0.333 |  |  | 5 |",
-        "| `gradnet`, 2 seed(s) | 2.000 | 1.000 | 0.667 | 0.500 | 0.400 | 0.333 "
+        "| `maml`, 2 seeds | 2.000 | 1.000 | 0.667 | 0.500 | 0.400 | 0.333 |  |  | 5 |",
+        "| `gradnet`, 2 seeds | 2.000 | 1.000 | 0.667 | 0.500 | 0.400 | 0.333 "
         "| lower: -0.50 [-0.75, -0.25] | 1.25 | not by the last |",
     ]
 
