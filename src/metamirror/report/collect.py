@@ -87,8 +87,8 @@ class Run:
     @property
     def test(self) -> dict[str, Any] | None:
         """The evaluation on most test tasks of the data and shots that it was trained for."""
-        known = {key: self.settings[key] for key in ("data", "shots") if key in self.settings}
-        own = {"split": "test", **known}
+        own: dict[str, Any] = {"split": "test"}
+        own.update({key: self.settings[key] for key in ("data", "shots") if key in self.settings})
 
         def same(found: dict[str, Any]) -> bool:
             return all(found.get(key, value) == value for key, value in own.items())
