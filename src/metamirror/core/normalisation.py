@@ -10,6 +10,7 @@ from contextvars import ContextVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 
 MeanAndVariance = tuple[Tensor, Tensor]
@@ -21,6 +22,7 @@ _recorded: ContextVar[Statistics | None] = ContextVar("recorded", default=None)
 _fixed: ContextVar[dict["BatchNorm", Iterator[MeanAndVariance]] | None] = ContextVar(
     "fixed", default=None
 )
+_fused: ContextVar[bool] = ContextVar("fused", default=False)
 
 
 class BatchNorm(nn.Module):
@@ -46,6 +48,8 @@ class BatchNorm(nn.Module):
                 f"BatchNorm({self.channels}) takes (examples, {self.channels}, ...), "
                 f"not {tuple(x.shape)}"
             )
+        if _fused.get():
+            return F.batch_norm(x, None, None, self.weight, self.bias, True, eps=self.eps)
         axes = [0, *range(2, x.dim())]
         mean, var = self.given() or (x.mean(axes, keepdim=True), None)
         centred = x - mean
@@ -82,7 +86,7 @@ class LayerNorm(nn.LayerNorm):
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        x = nn.functional.layer_norm(x, self.normalized_shape, eps=self.eps)
+        x = F.layer_norm(x, self.normalized_shape, eps=self.eps)
         x = x if self.weight is None else x * self.weight
         return x if self.bias is None else x + self.bias
 
@@ -107,6 +111,16 @@ def use_plain_weight_norm(model: nn.Module) -> None:
         if type(module) is parametrizations._WeightNorm:
             # They differ in nothing but what they compute with.
             module.__class__ = WeightNorm
+
+
+@contextmanager
+def fused_normalisation() -> Iterator[None]:
+    """Normalise by the batch with torch's own kernel, for what is differentiated once."""
+    token = _fused.set(True)
+    try:
+        yield
+    finally:
+        _fused.reset(token)
 
 
 @contextmanager

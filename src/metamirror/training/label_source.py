@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from metamirror.core.learner import Learner
 from metamirror.core.metrics import METRICS
+from metamirror.core.normalisation import fused_normalisation
 from metamirror.core.tasks import Task
 from metamirror.data import TaskStream
 from metamirror.data.labelled_batches import LabelledBatches
@@ -72,5 +73,8 @@ class LabelSource(Source):
 
     def features(self, x: Tensor) -> Tensor:
         """Return what the head is given."""
-        found = self.learner.layer_input(self.head, self.learner.theta(), x)
+        if x.dim() == 4 and self.learner.settings.autocast:
+            x = x.contiguous(memory_format=torch.channels_last)
+        with fused_normalisation():
+            found = self.learner.layer_input(self.head, self.learner.theta(), x)
         return found.to(self.classifier.weight.dtype)

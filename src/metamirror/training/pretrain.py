@@ -53,7 +53,7 @@ class Pretraining:
     epochs: int = 30  # passes over the labelled images of the train classes.
     batch: int = 128  # images of a step.
     # the optimiser; sgd is Nesterov's where momentum is above 0.
-    optimizer: Literal["adam", "sgd"] = "sgd"
+    optimizer: Literal["adam", "sgd"] = "adam"
     outer_lr: float | None = None  # the learning rate; by default 0.1 for sgd and 0.001 for adam.
     momentum: float = 0.9  # the momentum of sgd.
     weight_decay: float = 5e-4  # an L2 penalty on all parameters.
