@@ -158,3 +158,41 @@ def test_batch_norm_over_features_alone_works():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 3)).double()
     check_learner_gradient(mm.make_learner("maml", model, lr=0.1), point_tasks())
+
+
+def pretrained(**settings) -> mm.Learner:
+    """A network whose batch normalisation has averages of a training."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 2)).double()
+    for _ in range(5):
+        net(2 + torch.randn(20, 3, dtype=torch.float64))
+    return mm.make_learner("maml", net, steps=2, lr=0.1, norm="inductive", **settings)
+
+
+def test_averages_of_a_training_normalise_a_pretrained_network():
+    learner = pretrained()
+    support = mm.Batch(torch.randn(6, 3).double(), torch.tensor([0, 1, 0, 1, 0, 1]))
+    x = torch.randn(5, 3).double()
+    for mode in (True, False):
+        adapted = learner.train(mode).adapt(support)
+        torch.testing.assert_close(adapted(x)[:1], adapted(x[:1]), rtol=0, atol=1e-14)
+    before = learner.model[1].running_mean.clone()
+    learner.train().meta_loss([mm.Task(support, support)]).backward()
+    assert torch.equal(learner.model[1].running_mean, before)
+    learner.configure(norm="transductive")
+    assert learner.train().model[1].training
+
+
+def test_meta_gradient_through_averages_is_that_of_finite_differences():
+    learner = pretrained()
+    y = torch.tensor([0, 1, 0, 1])
+    task = mm.Task(*(mm.Batch(torch.randn(4, 3).double(), y) for _ in range(2)))
+    weight = learner.model[0].weight
+    (slope,) = torch.autograd.grad(learner.meta_loss([task]), weight)
+    losses = []
+    for step in (1e-5, -1e-5):
+        with torch.no_grad():
+            weight[1, 2] += step
+            losses.append(learner.meta_loss([task]).item())
+            weight[1, 2] -= step
+    assert slope[1, 2].item() == pytest.approx((losses[0] - losses[1]) / 2e-5, rel=1e-6)

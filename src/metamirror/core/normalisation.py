@@ -156,6 +156,15 @@ def torch_norms(model: nn.Module) -> tuple[list[str], list[str]]:
     return batch, instance
 
 
+def averaging_norms(model: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
+    """Return torch.nn's batch normalisations of a model that have averages of a training.
+
+    In evaluation mode they normalise an example by these alone, which is inductive.
+    """
+    found = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    return [m for m in found if m.running_mean is not None and bool(m.running_mean.any())]
+
+
 def torch_layer_norms(model: nn.Module, names: Iterable[str]) -> list[str]:
     """Return the names of torch.nn's layer normalisations whose scale is among these parameters."""
     scales = set(names)

@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from metamirror.core.layer_calls import recorded_calls
 from metamirror.core.model_checks import check_model
 from metamirror.core.normalisation import (
     Statistics,
+    averaging_norms,
     fixed_statistics,
     recorded_statistics,
     torch_layer_norms,
@@ -99,11 +100,20 @@ class Predictor(nn.Module):
                 f"pass the model through metamirror.models.convert_layer_norm, or leave vectorize "
                 f"off"
             )
-        if settings.norm == "inductive" and batch_norms:
+        if settings.norm == "inductive" and len(batch_norms) > len(averaging_norms(self.model)):
             raise ValueError(
-                f"{batch_norms[0]} of torch.nn cannot take the support set's statistics: pass the "
-                f"model through metamirror.models.convert_batch_norm, or use norm='transductive'"
+                f"{batch_norms[0]} of torch.nn cannot take the support set's statistics, and has "
+                f"no averages of a training either: pass the model through "
+                f"metamirror.models.convert_batch_norm, or use norm='transductive'"
             )
+
+    def train(self, mode: bool = True) -> Self:
+        """Switch training mode; where norm is inductive, torch's batch averages stay in use."""
+        super().train(mode)
+        if self.norm == "inductive":
+            for layer in averaging_norms(self.model):
+                layer.eval()
+        return self
 
     def theta(self) -> Params:
         """Return the learned parameters that adapt: phi^(0), or its dual z^(0)."""
@@ -141,10 +151,12 @@ class Predictor(nn.Module):
             registered(output),
         )
 
-    def layer_input(self, layer: str, phi: Params, x: Tree) -> Tensor:
+    def layer_input(
+        self, layer: str, phi: Params, x: Tree, statistics: Statistics | None = None
+    ) -> Tensor:
         """Return what one layer is given when the model runs with parameters phi."""
         with recorded_calls(self.model, layer) as calls:
-            self.predict(phi, x)
+            self.predict(phi, x, statistics)
         if len(calls) != 1:
             raise ValueError(
                 f"the layer {layer!r} is called {len(calls)} times when the model runs; a head "
