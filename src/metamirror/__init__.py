@@ -18,12 +18,14 @@ from metamirror.storage.learner_file import load, save
 from metamirror.training.evaluate import evaluate
 
 if TYPE_CHECKING:
+    from metamirror.estimators.backbones.backbone import Backbone
     from metamirror.estimators.few_shot import FewShotClassifier, FewShotRegressor
 
 __all__ = [
     "METHODS",
     "METRICS",
     "Adapted",
+    "Backbone",
     "Batch",
     "FewShotClassifier",
     "FewShotRegressor",
@@ -53,4 +55,8 @@ def __getattr__(name: str) -> Any:
         from metamirror.estimators import few_shot
 
         return getattr(few_shot, name)
+    if name == "Backbone":
+        from metamirror.estimators.backbones.backbone import Backbone
+
+        return Backbone
     raise AttributeError(f"module 'metamirror' has no attribute {name!r}")

@@ -261,6 +261,8 @@ def test_several_processes_are_refused(patterns: str, tmp_path: Path, monkeypatc
 def test_a_loss_that_is_not_finite_stops_it(patterns: str, tmp_path: Path, monkeypatch):
     real = LabelSource.features
     monkeypatch.setattr(LabelSource, "features", lambda self, x: real(self, x) / 0)
-    words = r"gradient of pretraining is not finite at step 0: lower outer_lr \(0.001\), or set clip"
+    words = (
+        r"gradient of pretraining is not finite at step 0: lower outer_lr \(0.001\), or set clip"
+    )
     assert_refused(lambda: pretrain(tiny(patterns), tmp_path / "a"), words)
     assert not (tmp_path / "a" / "nonfinite").exists(), "there are no tasks to write"

@@ -7,42 +7,82 @@ from typing import Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from metamirror.cli.arguments import Json, flags_of
+from metamirror.cli.arguments import DataDir, Json, flags_of
 from metamirror.console import printable, say
 from metamirror.core.files import to_json
+from metamirror.core.import_path import allow_module, split_path
 from metamirror.estimators import model_file
+from metamirror.estimators.backbones.embed import embed as embed_data
 from metamirror.estimators.export import Format
 from metamirror.estimators.export import export as export_model
 from metamirror.estimators.few_shot import FewShotClassifier, FewShotRegressor
-from metamirror.estimators.inputs.images import image_shape, labelled_images
+from metamirror.estimators.inputs.images import labelled_images
+from metamirror.estimators.inputs.numbers import Numbers
 from metamirror.estimators.starts import shipped_names
 
 Model = Annotated[Path, Positional]
 Images = Annotated[tuple[Path, ...], Positional, arg(metavar="IMAGE [IMAGE ...]")]
 
 
+def embed(
+    backbone: str,
+    data: str,
+    out: Path,
+    image_size: int | None = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Write what a frozen network makes of a data set: features, for train --data arrays:FILE.
+
+    Args:
+        backbone: FILE.onnx, FILE.pt2, timm:NAME, a run folder, a shipped start, or
+            package.module:callable; a file may have options behind it, as in body.onnx:size=160.
+        data: a data set, or a folder with a sub-folder of images for each class.
+        out: the file of the features, such as features.npz.
+        image_size: height and width in which a data set is read, if other than stored.
+    """
+    _check_target(out)
+    if out.suffix != ".npz":
+        raise ValueError(f"out is {out}; features are an .npz file")
+    _allow_typed(backbone)
+    count, length = embed_data(backbone, data, out, image_size=image_size, data_dir=data_dir)
+    print(
+        f"written: {out}, {count:,} rows of {length} numbers; next: "
+        f"metamirror train --data arrays:{out} --model linear --method blockiaf:start=ridge"
+    )
+
+
 def adapt(
-    run: Annotated[str, Positional],
     support: Path,
     out: Path,
     start: Annotated[
-        partial[FewShotClassifier], flags_of(FewShotClassifier, "start", "tol", "random_state")
+        partial[FewShotClassifier],
+        flags_of(FewShotClassifier, "start", "backbone", "tol", "random_state"),
     ],
+    run: Annotated[str | None, Positional] = None,
+    backbone: str | None = None,
     seed: int | None = None,
     json: Json = False,
 ) -> None:
     """Adapt a trained start to labelled images and write the adapted model, one file.
 
     Args:
-        run: a shipped start, such as glyphs-blockiaf; a run folder; or a folder of metamirror.save.
+        run: a shipped start, such as glyphs-blockiaf; a run folder; or a folder of metamirror.save;
+            with a backbone it may be left out.
         support: a folder with one sub-folder of images for each class.
         out: the file of the adapted model.
+        backbone: a frozen network whose features are adapted to, as in metamirror embed.
         seed: the seed of the method's own noise, where it has any.
     """
     _check_target(out)
+    if run is None and backbone is None:
+        raise ValueError(
+            f"which start? Give one ({', '.join(shipped_names())}, or a run folder) after adapt, "
+            f"or a frozen network with --backbone"
+        )
+    _allow_typed(backbone)
     images, labels = labelled_images(support)
-    classifier = start(run, random_state=seed).fit(images, labels)
-    light = float(classifier.support_.x.median()) > 0.5
+    classifier = start(run, backbone, random_state=seed).fit(images, labels)
+    light = backbone is None and float(classifier.support_.x.median()) > 0.5
     if light and run in shipped_names() and not classifier.invert:
         say(
             f"note: the ground of these images is light, and {run} knows light ink on a dark "
@@ -53,6 +93,7 @@ def adapt(
     facts = {
         "model": str(out),
         "start": run,
+        "backbone": backbone,
         "classes": classes,
         "examples": {label: labels.count(label) for label in classes},
         "steps": classifier.n_steps_,
@@ -69,17 +110,18 @@ def adapt(
     print(to_json(facts) if json else text)
 
 
-def predict(model: Model, images: Images, json: Json = False) -> None:
+def predict(model: Model, images: Images, backbone: str | None = None, json: Json = False) -> None:
     """Print to which class each image belongs, and how probable that is.
 
     Args:
         model: a file that metamirror adapt, or save in Python, wrote.
         images: png, jpeg, webp or bmp files.
+        backbone: the frozen network of the model, where it is not found by itself.
     """
-    estimator = _load(model)
+    estimator = _load(model, backbone)
     if not images:
         raise ValueError("which images? Give one or more files after the model")
-    if image_shape(estimator.learner_.model) is None:
+    if isinstance(estimator.fitted_.reader, Numbers):
         raise ValueError(f"{model} does not take images: load it in Python and call predict")
     facts: dict[str, Any] = {"model": str(model)}
     if isinstance(estimator, FewShotClassifier):
@@ -133,9 +175,17 @@ def playground(
     serve(run, host, port)
 
 
-def _load(path: Path) -> FewShotClassifier | FewShotRegressor:
-    fitted, params = model_file.read(path)
+def _load(path: Path, backbone: str | None = None) -> FewShotClassifier | FewShotRegressor:
+    _allow_typed(backbone)
+    fitted, params = model_file.read(path, backbone=backbone)
     return (FewShotRegressor if fitted.classes is None else FewShotClassifier).of(fitted, params)
+
+
+def _allow_typed(backbone: str | None) -> None:
+    """Import the module of a backbone's name, which the user has typed."""
+    path = split_path(backbone) if backbone and not backbone.startswith("timm:") else None
+    if path:
+        allow_module(path[0])
 
 
 def _check_target(out: Path) -> None:

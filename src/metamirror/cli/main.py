@@ -39,6 +39,7 @@ COMMANDS = {
     "inspect": ("runs:inspect", "report whether a learned geometry is a mirror map"),
     "compare": ("experiments:compare", "train methods under one protocol, write the table"),
     "quickstart": ("experiments:quickstart", "train the paper's methods on built-in letters"),
+    "embed": ("adapt:embed", "write the features that a frozen network gives a data set"),
     "adapt": ("adapt:adapt", "adapt a trained start to labelled images of your own"),
     "predict": ("adapt:predict", "classify images with an adapted model"),
     "export": ("adapt:export", "write an adapted model as ONNX or for torch"),

@@ -15,8 +15,9 @@ from metamirror.core.files import write_atomically
 from metamirror.core.learner import Learner
 from metamirror.core.tasks import Batch
 from metamirror.estimators import model_file
-from metamirror.estimators.fitting import Adapt, FittedModel, adapt, seed_of
-from metamirror.estimators.inputs.images import Reader, reader_for
+from metamirror.estimators.backbones.opening import open_backbone
+from metamirror.estimators.fitting import Adapt, FittedModel, adapt, placed, seed_of
+from metamirror.estimators.inputs.images import Reader, image_shape, reader_for
 from metamirror.estimators.inputs.numbers import Numbers
 from metamirror.estimators.starts import Start, open_start, ridge_start, shipped_names
 from metamirror.training.device import choose_device
@@ -30,6 +31,7 @@ class FewShotEstimator:
     _estimator_type: ClassVar[Literal["classifier", "regressor"]]
 
     start: Start = None
+    backbone: Any = None
     _: KW_ONLY
     steps: int | None = None
     lr: float | None = None
@@ -49,9 +51,18 @@ class FewShotEstimator:
             X: the examples.
             y: a label for each, or for a regressor a number or a row of numbers.
         """
-        start = self._usual_start(X) if self.start is None else self.start
+        backbone = None if self.backbone is None else self._open_backbone()
+        rows = X if backbone is None else backbone.read(X)
+        start = self._usual_start(rows) if self.start is None else self.start
         learner = open_start(start).to(choose_device(self.device))
-        return self._adapt(learner, reader_for(learner.model, self.invert, self.ink), X, y, None)
+        reader = backbone or reader_for(learner.model, self.invert, self.ink)
+        x = placed(reader.read(X) if backbone is None else rows, learner)
+        if backbone is not None and image_shape(learner.model):
+            raise ValueError(
+                f"the start takes images, and the backbone gives rows of {x.shape[1]} numbers: "
+                f"give a start that was trained on them (metamirror embed, then train), or none"
+            )
+        return self._adapt(learner, reader, x, y, None, row_length(X))
 
     @torch.inference_mode(False)
     def partial_fit(self, X: Any, y: Any) -> Self:
@@ -59,7 +70,15 @@ class FewShotEstimator:
         if not self.__sklearn_is_fitted__():
             return self.fit(X, y)
         self._check_features(X)
-        return self._adapt(self.learner_, self.fitted_.reader, X, y, self.support_)
+        learner, reader = self.learner_, self.fitted_.reader
+        x = placed(reader.read(X), learner)
+        return self._adapt(learner, reader, x, y, self.support_, row_length(X))
+
+    def _open_backbone(self) -> Reader:
+        for name in ("invert", "ink"):
+            if getattr(self, name):
+                raise ValueError(f"{name} is for starts that take images: leave it out")
+        return open_backbone(self.backbone)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the adapted model, its start and its examples into one safetensors file for `load`.
@@ -71,16 +90,22 @@ class FewShotEstimator:
 
     @classmethod
     def load(
-        cls, path: str | os.PathLike[str], *, model: nn.Module | None = None, device: str = "auto"
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        model: nn.Module | None = None,
+        backbone: Any = None,
+        device: str = "auto",
     ) -> Self:
         """Return an adapted model from a file that `save` wrote; it predicts the same bits.
 
         Args:
             path: the file.
             model: needed where the start was built around a class of the user's own.
+            backbone: needed where it was no ONNX file, run or start, or is elsewhere now.
             device: auto (CUDA, MPS or CPU, in this order), or one of them.
         """
-        fitted, params = model_file.read(Path(path), model, device)
+        fitted, params = model_file.read(Path(path), model, device, backbone)
         kind = "Regressor" if fitted.classes is None else "Classifier"
         if kind.lower() != cls._estimator_type:
             raise ValueError(f"{path} holds a FewShot{kind}: use FewShot{kind}.load")
@@ -132,15 +157,20 @@ class FewShotEstimator:
         return hasattr(self, "fitted_")
 
     def _adapt(
-        self, learner: Learner, reader: Reader, X: Any, y: Any, before: Batch | None
+        self,
+        learner: Learner,
+        reader: Reader,
+        x: Tensor,
+        y: Any,
+        before: Batch | None,
+        columns: int | None,
     ) -> Self:
         """Adapt, and only then forget the earlier fit."""
         own = {name: getattr(self, name) for name in ("steps", "lr", "early_stopping", "tol")}
         own["seed"] = seed_of(self.random_state)
-        x = _read(reader, learner, X)
         support, facts = self._support(learner, x, y, before, lambda b: adapt(learner, b, **own))
         found = adapt(learner, support, **own)
-        self._keep(FittedModel(learner, reader, support, *found, row_length(X), **facts))
+        self._keep(FittedModel(learner, reader, support, *found, columns, **facts))
         return self
 
     def _usual_start(self, X: Any) -> Start:
@@ -173,7 +203,7 @@ class FewShotEstimator:
         """Return the adapted model's outputs, on the CPU."""
         fitted = fitted_model(self)
         self._check_features(X)
-        x = _read(fitted.reader, fitted.learner, X)
+        x = placed(fitted.reader.read(X), fitted.learner)
         found, expected = tuple(x.shape[1:]), tuple(fitted.support.x.shape[1:])
         if found != expected:
             raise ValueError(
@@ -202,11 +232,6 @@ def fitted_model(estimator: FewShotEstimator) -> FittedModel:
     except ImportError:
         raise ValueError(words) from None
     raise NotFittedError(words)
-
-
-def _read(reader: Reader, learner: Learner, x: Any) -> Tensor:
-    first = next(learner.parameters())
-    return reader.read(x).to(first.device, first.dtype)
 
 
 def row_length(x: Any) -> int | None:

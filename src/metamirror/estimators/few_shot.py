@@ -33,6 +33,9 @@ class FewShotClassifier(FewShotEstimator):
             Without one, rows of numbers, such as the features of a frozen network, are told apart
             by ridge regression on their directions, for any number of classes; images are taken for
             drawn letters, by the start glyphs-blockiaf.
+        backbone: a frozen network whose features are adapted to, in place of the examples: a
+            module, a function from a list of examples to rows of numbers, FILE.onnx, FILE.pt2,
+            timm:NAME, a run folder or a shipped start, or a `Backbone`.
         steps: inner steps, if other than the start's.
         lr: inner learning rate, if other than the start's.
         early_stopping: stop at a step that lowers the loss of the examples by less than `tol`,
@@ -127,6 +130,9 @@ class FewShotRegressor(FewShotEstimator):
     Args:
         start: a shipped start's name, a run folder, a folder of `metamirror.save`, or a `Learner`.
             Without one, ridge regression on rows of numbers.
+        backbone: a frozen network whose features are adapted to, in place of the examples: a
+            module, a function from a list of examples to rows of numbers, FILE.onnx, FILE.pt2,
+            timm:NAME, a run folder or a shipped start, or a `Backbone`.
         steps: inner steps, if other than the start's.
         lr: inner learning rate, if other than the start's.
         early_stopping: stop at a step that lowers the loss of the examples by less than `tol`,

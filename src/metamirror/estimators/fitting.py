@@ -115,6 +115,12 @@ def _loss(learner: Learner, adapted: Adapted, support: Batch) -> float:
         return float(loss(adapted(support.x), support.y))
 
 
+def placed(x: Tensor, learner: Learner) -> Tensor:
+    """Return examples where a learner is, and numbers in its precision."""
+    first = next(learner.parameters())
+    return x.to(first.device, first.dtype if x.is_floating_point() else x.dtype)
+
+
 def seed_of(random_state: Any) -> int | None:
     """Return a seed, from what scikit-learn's users give.
 

@@ -6,6 +6,7 @@ before memory is taken for it, and whatever does not fit ends in a `DamagedFileE
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,9 +19,19 @@ from metamirror.core.inner_loop import Path as AdaptationPath
 from metamirror.core.learner import Adapted, Learner
 from metamirror.core.option_spec import convert
 from metamirror.core.tasks import Batch
-from metamirror.estimators.fitting import FittedModel, lock_of, named_statistics, statistics_of
-from metamirror.estimators.inputs.images import reader_for
+from metamirror.estimators.backbones.backbone import Backbone
+from metamirror.estimators.backbones.function import Function
+from metamirror.estimators.backbones.opening import open_backbone
+from metamirror.estimators.fitting import (
+    FittedModel,
+    lock_of,
+    named_statistics,
+    placed,
+    statistics_of,
+)
+from metamirror.estimators.inputs.images import Reader, reader_for
 from metamirror.estimators.labels import FirstOutputs, classes_from_json, classes_to_json, own_loss
+from metamirror.estimators.starts import shipped_names
 from metamirror.storage import learner_file, tensor_file
 from metamirror.storage.tensor_file import DamagedFileError
 from metamirror.training.device import choose_device
@@ -66,6 +77,7 @@ def pack(fitted: FittedModel, params: dict[str, Any]) -> bytes:
             "kind": "regressor" if classes is None else "classifier",
             "params": _parameters(fitted, params),
             "learner": described,
+            "backbone": _backbone_facts(fitted.reader),
             **{name: getattr(fitted, name) for name in FACTS},
         }
         if classes is not None:
@@ -85,7 +97,7 @@ def pack(fitted: FittedModel, params: dict[str, Any]) -> bytes:
 
 
 def read(
-    path: Path, model: nn.Module | None = None, device: str = "auto"
+    path: Path, model: nn.Module | None = None, device: str = "auto", backbone: Any = None
 ) -> tuple[FittedModel, dict[str, Any]]:
     """Return a fitted model and its estimator's parameters; arguments as in `load`."""
     place = choose_device(device)
@@ -109,7 +121,42 @@ def read(
         words = str(error) or type(error).__name__
         what = "is damaged" if model is None else "is damaged, or made with another model"
         raise DamagedFileError(f"{path} {what}: {words}") from error
-    return fitted, {**params, "device": device}
+    if facts.get("backbone") is not None or backbone is not None:
+        # Not part of what can be damaged: it is elsewhere.
+        reader = _find_backbone(facts.get("backbone"), backbone, path)
+        fitted = replace(fitted, reader=reader)
+    return fitted, {**params, "device": device, "backbone": backbone or _named(fitted.reader)}
+
+
+def _backbone_facts(reader: Reader) -> dict[str, Any] | None:
+    if not isinstance(reader, Backbone | Function):
+        return None
+    return {"name": reader.name, "fingerprint": reader.fingerprint}
+
+
+def _named(reader: Reader) -> str | None:
+    return reader.name if isinstance(reader, Backbone | Function) else None
+
+
+def _find_backbone(facts: Any, given: Any, path: Path) -> Reader:
+    """Return the backbone of a saved model: the one given, or what its file names.
+
+    What a file names is opened only where that runs no code and downloads nothing.
+    """
+    known = isinstance(facts, dict) and isinstance(facts.get("name"), str)
+    if not known:
+        raise ValueError(f"{path} was made without a backbone: leave it out")
+    name, checksum = facts["name"], facts.get("fingerprint")
+    reopens = name.lower().endswith(".onnx") or name in shipped_names() or Path(name).is_dir()
+    if given is None and not reopens:
+        raise ValueError(f"{path} was made with the backbone {name}: pass backbone=..., --backbone")
+    reader = open_backbone(name if given is None else given)
+    if checksum not in (None, getattr(reader, "fingerprint", None)):
+        raise ValueError(
+            f"{path} was made with the backbone {name}, and this is another one, or it has changed "
+            f"since: give the same, or fit again"
+        )
+    return reader
 
 
 def _restore(
@@ -122,7 +169,7 @@ def _restore(
     said["losses"] = [convert("losses", value, float) for value in said["losses"]]
     first = next(learner.parameters())
     own = {name: t.to(first.device) for name, t in tensors.items()}
-    x, y = support = Batch(own["support.x"].to(first), own["support.y"])
+    x, y = support = Batch(placed(own["support.x"], learner), own["support.y"])
     outputs, computed = learner.outputs(x), learner.fits_any_outputs(params["steps"])
     if classifier:
         said["classes"] = classes_from_json(facts["classes"])
@@ -166,6 +213,7 @@ def _parameters(fitted: FittedModel, params: dict[str, Any]) -> dict[str, Any]:
         if name != "device"
     }
     # Of the fit that is saved; what was set since counts from the next one.
+    params.pop("backbone", None)
     for name in ("invert", "ink"):
         params[name] = bool(getattr(fitted.reader, name, False))
     # A learner is in the file itself.

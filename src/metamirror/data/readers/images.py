@@ -62,20 +62,26 @@ def pixels_of(image: Image.Image, name: str, channels: int) -> npt.NDArray[np.ui
         return _pixels(image, channels == 1, None)
 
 
-def fit(pixels: npt.NDArray[np.uint8], size: int, channels: int) -> npt.NDArray[np.uint8]:
+def fit(
+    pixels: npt.NDArray[np.uint8], size: int, channels: int, crop: float = 1
+) -> npt.NDArray[np.uint8]:
     """Return an array (height, width, channels) in another size or with other channels.
+
+    `crop` is the share of the middle square that is taken.
 
     >>> fit(np.zeros((84, 84, 3), np.uint8), 32, 1).shape
     (32, 32, 1)
     """
-    if pixels.shape == (size, size, channels):
+    if pixels.shape == (size, size, channels) and crop == 1:
         return pixels
     grey = pixels.shape[-1] == 1
     image = Image.fromarray(np.ascontiguousarray(pixels[..., 0] if grey else pixels))
-    return _pixels(image, channels == 1, size)
+    return _pixels(image, channels == 1, size, crop)
 
 
-def _pixels(image: Image.Image, grey: bool, size: int | None) -> npt.NDArray[np.uint8]:
+def _pixels(
+    image: Image.Image, grey: bool, size: int | None, crop: float = 1
+) -> npt.NDArray[np.uint8]:
     image.load()
     if "exif" in image.info:
         image = image.copy()  # it may be the user's own
@@ -83,12 +89,13 @@ def _pixels(image: Image.Image, grey: bool, size: int | None) -> npt.NDArray[np.
         with _quiet, warnings.catch_warnings(action="ignore"), contextlib.suppress(Exception):
             ImageOps.exif_transpose(image, in_place=True)
     image = _flat(image, "L" if grey else "RGB")
-    if size is not None and image.size != (size, size):
+    if size is not None and (image.size != (size, size) or crop < 1):
         # The middle square, by Lanczos, as MAML's scripts prepared miniImageNet. PIL widens the
         # filter when it shrinks an image, so that thin strokes fade and do not break.
         short = min(image.size)
         left, top = ((side - short) // 2 for side in image.size)
-        box = (left, top, left + short, top + short)
+        rim = short * (1 - crop) / 2
+        box = (left + rim, top + rim, left + short - rim, top + short - rim)
         image = image.resize((size, size), Image.Resampling.LANCZOS, box)
     pixels = np.array(image, dtype=np.uint8)
     return pixels.reshape(*pixels.shape[:2], -1)

@@ -4,7 +4,7 @@ import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -37,6 +37,7 @@ class Images:
     size: int
     invert: bool = False
     ink: bool = False
+    crop: float = 1.0  # the share of the middle square that is taken
 
     def __post_init__(self) -> None:
         check_flag("invert", self.invert)
@@ -52,12 +53,9 @@ class Images:
         >>> Images(1, 28).read([Image.new("RGB", (64, 48)), np.zeros((28, 28))]).shape
         torch.Size([2, 1, 28, 28])
         """
-        if isinstance(x, str | bytes | os.PathLike | Image.Image):
-            words = repr(x) if len(repr(x)) < 60 else type(x).__name__
-            raise ValueError(f"X is {words}; give a list of images, even of one: [X]")
-        rows = _rows(x)
-        if rows is None:
-            pixels = self._scaled(self._array(x, "X"), "X")
+        rows = image_rows(x)
+        if not isinstance(rows, list):
+            pixels = self._scaled(self._array(rows, "X"), "X")
         else:
             pixels = np.concatenate([self._one(item, f"X[{i}]") for i, item in enumerate(rows)])
         return torch.from_numpy(1 - pixels if self.invert else pixels)
@@ -75,7 +73,8 @@ class Images:
 
     def _scaled(self, array: NDArray[Any], name: str) -> NDArray[np.float32]:
         """Return (examples, height, width, channels) in the network's size, channels first."""
-        if self.ink or array.shape[1:] != (self.size, self.size, self.channels):
+        right = array.shape[1:] == (self.size, self.size, self.channels) and self.crop == 1
+        if self.ink or not right:
             if array.dtype != np.uint8:
                 # A byte has as many shades as an image file.
                 array = np.rint(array * 255).clip(0, 255).astype(np.uint8)
@@ -90,7 +89,7 @@ class Images:
         """Return an image (height, width, channels) in the network's size, or its ink alone."""
         if self.ink:
             return drawn_on(pixels, self.size, name)
-        return fit(pixels, self.size, self.channels)
+        return fit(pixels, self.size, self.channels, self.crop)
 
     def _array(self, x: Any, name: str) -> NDArray[Any]:
         """Return bytes, or floats in [0, 1], as (examples, height, width, channels)."""
@@ -122,8 +121,11 @@ class Images:
         return array
 
 
-Reader = Images | Numbers
-"""What makes examples of X."""
+class Reader(Protocol):
+    """What makes examples of X."""
+
+    def read(self, x: Any) -> Tensor:
+        """Return (examples, ...)."""
 
 
 def image_shape(model: nn.Module) -> tuple[int, int] | None:
@@ -134,12 +136,13 @@ def image_shape(model: nn.Module) -> tuple[int, int] | None:
 
 def reader_for(model: nn.Module, invert: bool, ink: bool) -> Reader:
     """Return the reader of a model's examples: of images where it takes them, else of numbers."""
+    tokens = any(isinstance(m, nn.Embedding | nn.EmbeddingBag) for m in model.modules())
     if shape := image_shape(model):
         return Images(*shape, invert, ink)
     for name, given in (("invert", invert), ("ink", ink)):
         if given:
             raise ValueError(f"{name} is for images, and this start takes none: leave it out")
-    return Numbers()
+    return Numbers(integers=tokens)
 
 
 def _bytes_of(path: Path) -> bytes:
@@ -152,16 +155,24 @@ def _bytes_of(path: Path) -> bytes:
         raise ValueError(f"{path} is a folder: give the images in it") from error
 
 
-def _rows(x: Any) -> list[Any] | None:
-    """Return the images one by one, where they come that way; None for one array of all."""
+def open_image(path: Path) -> Image.Image:
+    """Return the picture of a file in colour, upright, on white where it is transparent."""
+    return Image.fromarray(decode(_bytes_of(path), str(path), channels=3))
+
+
+def image_rows(x: Any) -> Any:
+    """Return a list of images where they come one by one, otherwise one array of all."""
+    if isinstance(x, str | bytes | os.PathLike | Image.Image):
+        words = repr(x) if len(repr(x)) < 60 else type(x).__name__
+        raise ValueError(f"X is {words}; give a list of images, even of one: [X]")
     if hasattr(x, "__array__") and not isinstance(x, Tensor):
         # As a column of a data frame has them.
         array = np.asarray(x)
-        x = list(array) if array.dtype.kind in "OUT" and array.ndim == 1 else array
+        return list(array) if array.dtype.kind in "OUT" and array.ndim == 1 else array
     single = (str, os.PathLike, Image.Image, np.ndarray, Tensor)
     if isinstance(x, list | tuple) and any(isinstance(item, single) for item in x):
         return list(x)
-    return None
+    return x if isinstance(x, Tensor) else as_array(x, "X")
 
 
 def _in_range(array: NDArray[Any], name: str) -> NDArray[Any]:
@@ -185,7 +196,7 @@ def _in_range(array: NDArray[Any], name: str) -> NDArray[Any]:
     return array
 
 
-def labelled_images(folder: Path) -> tuple[list[Path], list[str]]:
+def labelled_images(folder: Path, most: int = MOST_IMAGES) -> tuple[list[Path], list[str]]:
     """Return the images of `folder/CLASS/*` and the class of each, in the order of their names."""
     if not folder.is_dir():
         raise ValueError(f"there is no folder {folder}: give one with a sub-folder for each class")
@@ -209,8 +220,8 @@ def labelled_images(folder: Path) -> tuple[list[Path], list[str]]:
             )
         paths += images
         labels += [inside.name] * len(images)
-        if len(paths) > MOST_IMAGES:
-            raise ValueError(f"{folder} holds more than {MOST_IMAGES:,} images; give a few")
+        if len(paths) > most:
+            raise ValueError(f"{folder} holds more than {most:,} images; give a few")
     if not paths:
         raise ValueError(f"{folder} has no sub-folders: {folder}/CLASS/image.png is expected")
     if unused:

@@ -12,10 +12,15 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Numbers:
-    """Reads arrays and tensors of any shape as they are."""
+    """Reads arrays and tensors of any shape as they are.
+
+    `integers` leaves whole numbers whole, for a network that looks up words or places by them.
+    """
+
+    integers: bool = False
 
     def read(self, x: Any) -> Tensor:
-        """Return (examples, ...) in double precision.
+        """Return (examples, ...) in double precision; whole numbers perhaps as they are.
 
         >>> Numbers().read([[1, 2], [3, 4]])
         tensor([[1., 2.],
@@ -32,6 +37,8 @@ class Numbers:
             # In scikit-learn's words, which its tools look for.
             what = "sample(s)" if not array.shape[0] else "feature(s)"
             raise ValueError(f"0 {what} (shape={array.shape}) while a minimum of 1 is required.")
+        if self.integers and as_array(x, "X").dtype.kind in "iu":
+            return torch.from_numpy(array).long()
         return torch.from_numpy(array)
 
 

@@ -1,0 +1,160 @@
+"""A frozen network that turns images into rows of numbers, with its preprocessing."""
+
+import hashlib
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from metamirror.console import Progress
+from metamirror.estimators.backbones.feature_cache import FeatureCache
+from metamirror.estimators.inputs.images import Images, image_rows
+from metamirror.estimators.inputs.numbers import Numbers
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+AT_ONCE = 32
+"""Images that the network sees at a time."""
+MANY = 64
+"""From so many images on, progress is shown."""
+
+
+@dataclass(frozen=True, eq=False)
+class Backbone:
+    """A frozen network from images to rows of numbers, such as the body of a pretrained one.
+
+    An image becomes the middle `crop` of its middle square, in `size` by `size` pixels from 0 to 1,
+    less `mean`, divided by `std`. What the network gives may be rows (images, d), or feature maps
+    (images, d, height, width), of which the mean over all places is taken.
+
+    Args:
+        network: a module, or a function from a tensor (images, channels, size, size) to a tensor.
+        size: height and width of what it takes.
+        crop: the share of the middle square that it sees.
+        mean: of each channel, or of all.
+        std: of each channel, or of all.
+        channels: 3 for colour, 1 for grey.
+        name: what it is called in messages and files.
+        fingerprint: a checksum of what it computes. Features are kept on disk under it; by default
+            a module has that of its parameters, and a function has none, and keeps none.
+
+    >>> import metamirror as mm
+    >>> body = mm.Backbone(nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU()), size=32)
+    >>> body.read(torch.rand(2, 3, 48, 64)).shape
+    torch.Size([2, 8])
+    """
+
+    network: Callable[[Tensor], Any]
+    size: int = 224
+    crop: float = 0.875
+    mean: Sequence[float] | float = IMAGENET_MEAN
+    std: Sequence[float] | float = IMAGENET_STD
+    channels: int = 3
+    name: str = "a network"
+    fingerprint: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("size", "channels"):
+            if not isinstance(value := getattr(self, name), int) or value < 1:
+                raise ValueError(f"{name} is {value!r}; give a whole number from 1")
+        if not 0 < self.crop <= 1:
+            raise ValueError(f"crop is {self.crop!r}; a share above 0 and at most 1")
+        for name in ("mean", "std"):
+            values = self._by_channel(getattr(self, name), name)
+            if not all(map(math.isfinite, values)) or (name == "std" and min(values) <= 0):
+                raise ValueError(f"{name} is {values}; give finite numbers, for std above 0")
+            object.__setattr__(self, name, values)
+        if self.fingerprint is None and isinstance(self.network, nn.Module):
+            object.__setattr__(self, "fingerprint", fingerprint_of(self.network))
+
+    def _by_channel(self, value: Any, name: str) -> tuple[float, ...]:
+        values = tuple(value) if isinstance(value, Sequence) else (value,)
+        if self.channels == 1 and len(values) == 3:
+            values = (sum(values) / 3,)
+        if len(values) not in (1, self.channels) or not all(
+            isinstance(v, int | float) for v in values
+        ):
+            raise ValueError(f"{name} is {value!r}; give one number, or one for each channel")
+        return tuple(map(float, values * (self.channels // len(values))))
+
+    @property
+    def images(self) -> Images:
+        """What makes images of this size of anything that a user has."""
+        return Images(self.channels, self.size, crop=self.crop)
+
+    def read(self, x: Any) -> Tensor:
+        """Return one row of numbers for each image, in double precision."""
+        rows = image_rows(x)
+        cache = None if self.fingerprint is None else FeatureCache(self.facts)
+        found: list[Tensor] = []
+        title = f"features of {self.name}"
+        with Progress(title, len(rows), quiet=len(rows) < MANY) as progress:
+            for start in range(0, len(rows), AT_ONCE):
+                images = self.images.read(rows[start : start + AT_ONCE])
+                found.append(self.features(images) if cache is None else cache(images, self))
+                progress.update(min(start + AT_ONCE, len(rows)), "")
+        return Numbers().read(torch.cat(found))
+
+    @property
+    def facts(self) -> str:
+        """What decides its features, in a word: the network's fingerprint and preprocessing."""
+        own = (self.fingerprint, self.size, self.crop, self.mean, self.std, self.channels)
+        return hashlib.sha256(repr(own).encode()).hexdigest()[:32]
+
+    @torch.no_grad()
+    def features(self, images: Tensor) -> Tensor:
+        """Return (images, d) of images that have its size, as floats from 0 to 1."""
+        mean, std = (torch.tensor(v).view(1, -1, 1, 1) for v in (self.mean, self.std))
+        with evaluating(self.network) as device:
+            output = self.network(((images - mean) / std).to(device))
+        if not isinstance(output, Tensor):
+            raise ValueError(
+                f"{self.name} gives {type(output).__name__}: wrap it in a function that returns "
+                f"one tensor (images, d)"
+            )
+        output = output.float().cpu()
+        output = output.flatten(2).mean(2) if output.dim() > 2 else output
+        if output.dim() != 2 or len(output) != len(images):
+            raise ValueError(
+                f"{self.name} gives {tuple(output.shape)} for {len(images)} images: a backbone "
+                f"gives one row of numbers for each"
+            )
+        return output
+
+
+class evaluating:  # noqa: N801
+    """Runs a module in evaluation mode, and leaves it as it was; gives the module's device."""
+
+    def __init__(self, network: Any):
+        self.modules = list(network.modules()) if isinstance(network, nn.Module) else []
+        self.before = [module.training for module in self.modules]
+        self.device = next(self._tensors(), torch.empty(0)).device
+
+    def _tensors(self) -> Iterator[Tensor]:
+        for module in self.modules[:1]:
+            yield from module.parameters()
+            yield from module.buffers()
+
+    def __enter__(self) -> torch.device:
+        for module in self.modules:
+            module.training = False
+        return self.device
+
+    def __exit__(self, *error: object) -> None:
+        for module, training in zip(self.modules, self.before, strict=True):
+            module.training = training
+
+
+def fingerprint_of(module: nn.Module) -> str:
+    """Return a checksum of a module's structure, parameters and buffers."""
+    digest = hashlib.sha256(f"{type(module).__qualname__}\n{module!r}".encode())
+    for name, value in module.state_dict().items():
+        digest.update(name.encode())
+        if isinstance(value, Tensor):
+            digest.update(
+                value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data
+            )
+    return digest.hexdigest()

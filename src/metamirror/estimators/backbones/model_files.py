@@ -1,0 +1,113 @@
+"""Networks of other programs as backbones: ONNX files, and programs that torch has exported."""
+
+import hashlib
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from metamirror.estimators.backbones.backbone import Backbone
+
+USUAL_SIZE = 224
+
+
+def onnx(path: Path) -> Backbone:
+    """Return the network of an ONNX file, run by onnxruntime.
+
+    Size and channels are read from its input, mean, std and crop from its metadata where they are.
+    """
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise ValueError(
+            f"{path} needs onnxruntime, which is not installed: pip install 'metamirror[backbones]'"
+        ) from error
+    content = path.read_bytes()
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = torch.get_num_threads()
+    try:
+        session = onnxruntime.InferenceSession(
+            content, options, providers=onnxruntime.get_available_providers()
+        )
+    except Exception as error:  # of onnxruntime's own kinds
+        raise ValueError(f"{path} cannot be run: {str(error).splitlines()[0]}") from error
+    inputs, output = session.get_inputs(), session.get_outputs()[0].name
+    if len(inputs) != 1 or len(inputs[0].shape) != 4 or "float" not in inputs[0].type:
+        words = ", ".join(f"{i.name} {i.type} {i.shape}" for i in inputs)
+        raise ValueError(f"{path} takes {words}; a backbone takes images, one tensor of floats")
+    batch, *shape = inputs[0].shape
+    last = shape[0] not in (1, 3) and shape[2] in (1, 3)
+    channels, side = (shape[2], shape[0]) if last else (shape[0], shape[2])
+    kind = np.float16 if "float16" in inputs[0].type else np.float32
+
+    def run(images: Tensor) -> Tensor:
+        pixels = images.numpy().astype(kind)
+        pixels = np.ascontiguousarray(np.moveaxis(pixels, 1, 3)) if last else pixels
+        # Some networks were written for one batch of a fixed size.
+        parts = np.split(pixels, len(pixels)) if batch == 1 else [pixels]
+        found = [session.run([output], {inputs[0].name: part})[0] for part in parts]
+        rows = torch.from_numpy(np.concatenate(found))
+        return rows.movedim(3, 1) if last and rows.dim() == 4 else rows
+
+    stated = _stated(session.get_modelmeta().custom_metadata_map, path)
+    return Backbone(
+        run,
+        side if isinstance(side, int) else USUAL_SIZE,
+        channels=channels if channels in (1, 3) else 3,
+        name=str(path),
+        fingerprint=hashlib.sha256(content).hexdigest(),
+        **stated,
+    )
+
+
+def _stated(metadata: dict[str, str], path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name in ("mean", "std", "crop"):
+        if name in metadata:
+            try:
+                found[name] = json.loads(metadata[name])
+            except ValueError as error:
+                raise ValueError(f"{path} states {name} as {metadata[name]!r}: {error}") from error
+    return found
+
+
+def exported(path: Path) -> Backbone:
+    """Return a program that torch.export has saved. Files that hold pickles are refused."""
+    _check_archive(path)
+    try:
+        program = torch.export.load(path)
+        example = program.example_inputs
+        module = program.module()
+    except Exception as error:  # there is no end to what a file can hold
+        raise ValueError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
+    images = example[0][0] if example and len(example[0]) == 1 else None
+    if not isinstance(images, Tensor) or images.dim() != 4 or images.shape[1] not in (1, 3):
+        raise ValueError(
+            f"{path} was exported for other inputs than images: a backbone takes one tensor "
+            f"(images, channels, height, width), and was exported with an example of it"
+        )
+    checksum = hashlib.sha256(path.read_bytes()).hexdigest()
+    channels, size, _ = images.shape[1:]
+    return Backbone(module, size, channels=channels, name=str(path), fingerprint=checksum)
+
+
+def _check_archive(path: Path) -> None:
+    """Refuse an archive in which torch would read pickles, which can run code."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+            configs = [n for n in names if n.endswith(".json")]
+            pickled = any(b'"use_pickle": true' in archive.read(name) for name in configs)
+    except (OSError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{path} is no program that torch has exported: {error}") from error
+    objects = [n for n in names if n.endswith(".pt") or "custom_obj" in n or "opaque" in n]
+    if pickled or any("sample_inputs" not in name for name in objects):
+        raise ValueError(
+            f"{path} holds pickles, which can run code, and is not opened: export the network "
+            f"again with torch {torch.__version__} and contiguous parameters, or as ONNX"
+        )
