@@ -19,7 +19,7 @@ from metamirror.estimators.backbones.opening import open_backbone
 from metamirror.estimators.fitting import Adapt, FittedModel, adapt, placed, seed_of
 from metamirror.estimators.inputs.images import Reader, image_shape, reader_for
 from metamirror.estimators.inputs.numbers import Numbers
-from metamirror.estimators.starts import Start, open_start, ridge_start, shipped_names
+from metamirror.estimators.starts import Start, backbone_of, open_start, ridge_start, shipped_names
 from metamirror.training.device import choose_device
 
 
@@ -51,7 +51,7 @@ class FewShotEstimator:
             X: the examples.
             y: a label for each, or for a regressor a number or a row of numbers.
         """
-        backbone = None if self.backbone is None else self._open_backbone()
+        backbone = self._open_backbone()
         rows = X if backbone is None else backbone.read(X)
         start = self._usual_start(rows) if self.start is None else self.start
         learner = open_start(start).to(choose_device(self.device))
@@ -74,11 +74,14 @@ class FewShotEstimator:
         x = placed(reader.read(X), learner)
         return self._adapt(learner, reader, x, y, self.support_, row_length(X))
 
-    def _open_backbone(self) -> Reader:
+    def _open_backbone(self) -> Reader | None:
+        own = None if backbone_of(self.start) is None else str(self.start)
+        if self.backbone is None and own is None:
+            return None
         for name in ("invert", "ink"):
             if getattr(self, name):
                 raise ValueError(f"{name} is for starts that take images: leave it out")
-        return open_backbone(self.backbone)
+        return open_backbone(own if self.backbone is None else self.backbone)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the adapted model, its start and its examples into one safetensors file for `load`.

@@ -16,6 +16,9 @@ from metamirror.storage import learner_file
 SHIPPED = Path(__file__).parents[1] / "starts"
 """One folder for each: what `metamirror.save` wrote, and start.json, which says how it was made."""
 
+BACKBONE = "backbone"
+"""The folder inside a start that holds the frozen network to whose features it adapts."""
+
 Start = str | os.PathLike[str] | Learner | None
 
 _load_once = cache(learner_file.load)
@@ -42,6 +45,14 @@ def ridge_start(x: Tensor, directions: bool) -> Learner:
         model.centre.data = x.mean(0).to(model.centre)
         model.weights.data = torch.where(spread > 0, spread, 1).mul(UNIT**0.5).reciprocal().float()
     return make_learner("maml", model, start="ridge", steps=0)
+
+
+def backbone_of(start: Start) -> Path | None:
+    """Return the folder of the frozen network on whose features a start was trained, if any."""
+    if not isinstance(start, str | os.PathLike):
+        return None
+    folder = (SHIPPED / start if start in shipped_names() else Path(start)) / BACKBONE
+    return folder if folder.is_dir() else None
 
 
 def open_start(start: Start) -> Learner:

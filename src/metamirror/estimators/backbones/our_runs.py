@@ -4,24 +4,29 @@ Batch normalisation has no running averages here. A backbone sees images that be
 it normalises by the statistics of images of the train classes, which are kept beside the learner.
 """
 
-import hashlib
+import copy
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from metamirror.core.files import expanded, write_atomically
 from metamirror.core.learner import Learner
-from metamirror.core.normalisation import BatchNorm, Statistics, recorded_statistics
+from metamirror.core.normalisation import (
+    BatchNorm,
+    Statistics,
+    fixed_statistics,
+    recorded_statistics,
+)
 from metamirror.data import ImageTasks
 from metamirror.estimators.backbones.backbone import Backbone
 from metamirror.estimators.fitting import named_statistics, statistics_of
 from metamirror.estimators.inputs.images import image_shape
-from metamirror.estimators.starts import SHIPPED, open_start, shipped_names
+from metamirror.estimators.starts import SHIPPED, backbone_of, open_start, shipped_names
 from metamirror.models import head_of
 from metamirror.storage import tensor_file
-from metamirror.storage.learner_file import tensors_of
 from metamirror.training.config import load_config
 from metamirror.training.factory import build_stream
 
@@ -32,8 +37,8 @@ IMAGES = 128
 
 def of_folder(name: str) -> Backbone:
     """Return the body of a run, or of a start that ships with the package."""
-    learner = open_start(name)
-    folder = SHIPPED / name if name in shipped_names() else expanded(name)
+    folder = backbone_of(name) or (SHIPPED / name if name in shipped_names() else expanded(name))
+    learner = open_start(folder)
     if not _normalises(learner):
         return of_learner(learner, name=name)
     file = folder / STATISTICS
@@ -56,27 +61,35 @@ def of_learner(
             f"{name} normalises by the images of a task: name its folder, so that statistics of "
             f"its train classes are taken, or use it as the start"
         )
-    head, theta = head_of(learner.model), learner.theta()
-
-    def features(images: Tensor) -> Tensor:
-        place = next(learner.parameters())
-        return learner.layer_input(head, theta, images.to(place), statistics).flatten(1)
-
-    digest = hashlib.sha256()
-    named = named_statistics(learner.model, statistics)
-    for key, value in sorted({**tensors_of(learner), **named}.items()):
-        digest.update(key.encode() + value.detach().cpu().contiguous().numpy().tobytes())
     channels, size = shape
-    return Backbone(
-        features,
-        size,
-        crop=1,
-        mean=0,
-        std=1,
-        channels=channels,
-        name=name,
-        fingerprint=digest.hexdigest(),
-    )
+    body = Body(learner.model, named_statistics(learner.model, statistics))
+    return Backbone(body, size, crop=1, mean=0, std=1, channels=channels, name=name)
+
+
+class NoHead(nn.Linear):
+    """A head that gives what it is given."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
+class Body(nn.Module):
+    """A model without its head, whose batch normalisation has fixed statistics."""
+
+    def __init__(self, model: nn.Module, statistics: Mapping[str, Tensor]):
+        super().__init__()
+        self.model = copy.deepcopy(model).requires_grad_(False)
+        # They differ in nothing but what they compute.
+        self.model.get_submodule(head_of(model)).__class__ = NoHead
+        self.buffers_of = {name: "statistics_" + name.replace(".", "_") for name in statistics}
+        for name, buffer in self.buffers_of.items():
+            self.register_buffer(buffer, statistics[name].clone())
+
+    def forward(self, x: Tensor) -> Tensor:
+        named = {name: self.get_buffer(buffer) for name, buffer in self.buffers_of.items()}
+        with fixed_statistics(statistics_of(self.model, named)):
+            found: Tensor = self.model(x)
+        return found.flatten(1)
 
 
 def _normalises(learner: Learner) -> bool:
