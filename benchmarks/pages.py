@@ -49,7 +49,12 @@ PAGES: Mapping[str, Tables] = {
     "docs/reliability.md": faults_table.TABLES,
     "docs/adapting.md": {
         "results/starts.json: make starts": starts.table,
-        "results/embeddings.json: python benchmarks/embeddings.py": embeddings.table,
+    },
+    "docs/features.md": {
+        f"results/{name}.json: python benchmarks/embeddings.py": partial(
+            embeddings.table, f"{name}.json"
+        )
+        for name in ("embeddings", "photos")
     },
     "docs/playground.md": {
         "results/playground.json: make results/playground.json": playground_figures.figures

@@ -1,17 +1,24 @@
 """Puts the learner of a finished run into the package, with the command that made it.
 
 python tools/ship_start.py runs/starts/glyphs-maml src/metamirror/starts/glyphs-maml
+python tools/ship_start.py runs/starts/photos src/metamirror/starts/photos runs/starts/photos-body
+
+A third folder is that of the pretrained network on whose features the run was trained.
 """
 
 from __future__ import annotations
 
 import shlex
+import shutil
 import sys
 from dataclasses import fields
 from pathlib import Path
 
 import metamirror as mm
 from metamirror.core.files import write_json
+from metamirror.estimators.backbones.opening import open_backbone
+from metamirror.estimators.backbones.our_runs import STATISTICS
+from metamirror.estimators.starts import BACKBONE
 from metamirror.storage.learner_file import TENSORS, step_of
 from metamirror.training.config import RunConfig, load_config
 from metamirror.training.run_folder import recorded
@@ -22,7 +29,7 @@ MOST_BYTES = 2_000_000
 
 def command(config: RunConfig, out: Path) -> str:
     """What to type for this run: every setting that is not the usual one."""
-    words = ["metamirror", "train"]
+    words = ["metamirror", "pretrain" if config.pretrains else "train"]
     for field in fields(config):
         value = getattr(config, field.name)
         if value != field.default:
@@ -31,7 +38,12 @@ def command(config: RunConfig, out: Path) -> str:
     return shlex.join([*words, "--out", str(out)])
 
 
-def ship(run: Path, target: Path) -> None:
+def ship(run: Path, target: Path, backbone: Path | None = None) -> None:
+    if backbone is not None:
+        # Opened once, so that the statistics of its normalisation are beside it.
+        open_backbone(backbone)
+        ship(backbone, target / BACKBONE)
+        shutil.copy(backbone / STATISTICS, target / BACKBONE)
     config = load_config(run)
     learner = mm.load(run)
     if learner.norm != "inductive":
@@ -50,4 +62,4 @@ def ship(run: Path, target: Path) -> None:
 
 
 if __name__ == "__main__":
-    ship(Path(sys.argv[1]), Path(sys.argv[2]))
+    ship(*map(Path, sys.argv[1:]))
