@@ -98,7 +98,7 @@ class Comparison:
         ]
         for row in self.rows:
             gap = row.ours_less_this
-            less = "" if gap is None else f"   {OURS} less it {_signed(gap)}"
+            less = "" if gap is None else f"   {OURS} less it {in_points(gap)}"
             here = row.accuracy
             figure = f"{here.mean:5.1f} % [{here.low:.1f}, {here.high:.1f}]"
             lines.append(f"  {row.name:<19}  {figure:<21}{less}".rstrip())
@@ -111,7 +111,7 @@ class Comparison:
             some = [
                 f"{printable(name)} ({printable(one.label)} at {one.probability:.0%}, rather "
                 f"{printable(one.predicted)})"
-                for name, one in zip(doubtful, self.doubtful, strict=True)
+                for name, one in list(zip(doubtful, self.doubtful, strict=True))[:3]
             ]
             lines.append(f"most doubtful: {', '.join(some)}")
         return "\n".join(lines)
@@ -224,7 +224,7 @@ def recommend(right: dict[str, NDArray[np.float64]], y: Tensor) -> tuple[str, st
         more = more_examples(gap, len(y), len(torch.bincount(y)))
         reason = (
             f"simpler than {best}, and not significantly worse "
-            f"({_signed(difference_shown(right[chosen], right[best]))} points): {more} would "
+            f"({in_points(difference_shown(right[chosen], right[best]))} points): {more} would "
             f"settle it"
         )
     guessing = float(torch.bincount(y).max()) / len(y)
@@ -274,5 +274,6 @@ def shown(values: NDArray[np.float64], interval: Estimate, least: float) -> Inte
     return Interval(mean, min(low, mean), max(high, mean))
 
 
-def _signed(gap: Interval) -> str:
+def in_points(gap: Interval) -> str:
+    """Return a difference in percentage points with its interval."""
     return f"{gap.mean:+.1f} [{gap.low:+.1f}, {gap.high:+.1f}]"
