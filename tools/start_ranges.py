@@ -19,7 +19,9 @@ from metamirror.training.factory import build_stream, resolved
 def main() -> None:
     for name in shipped_names():
         _, *words = shlex.split(read_json(SHIPPED / name / "start.json")["command"])
-        write_seen(SHIPPED / name, build_stream(resolved(parse(words).keywords["settings"]), "train"))
+        write_seen(
+            SHIPPED / name, build_stream(resolved(parse(words).keywords["settings"]), "train")
+        )
 
 
 if __name__ == "__main__":

@@ -25,7 +25,9 @@ NOTE = (
 )
 
 
-def write_advice(path: Path, found: Comparison, images: Sequence[Path], notes: Sequence[str]) -> None:
+def write_advice(
+    path: Path, found: Comparison, images: Sequence[Path], notes: Sequence[str]
+) -> None:
     """Write the page of a comparison on images in files, with notes at its top."""
     doubtful = [
         {

@@ -121,7 +121,7 @@ def compare(learner: Learner, support: Batch, classes: NDArray[Any], run: Adapt)
     """Return how an adaptation does beside simpler classifiers on the same features."""
     y = support.y.cpu()
     if not enough(y):
-        few = classes[int(torch.bincount(y).argmin())]
+        few = classes.tolist()[int(torch.bincount(y).argmin())]
         raise ValueError(
             f"class {few!r} has one example, and comparing takes one to hold out and one to learn "
             f"from: give two or more of each class"

@@ -39,10 +39,11 @@ def decode(
 ) -> npt.NDArray[np.uint8]:
     """Return an image as an array (height, width, channels) of bytes.
 
-    Transparent parts become white, or black where all the rest is white; 16 bits become 8, and a camera's orientation is applied.
-    To `size` the shorter side is brought, and the middle is cut out; an image that has it is left
-    alone. `channels` is 1 for luminance, 3 for colour; None keeps grey grey and colour colour, by
-    the image's mode or the colours of its palette. A `BadImage` calls it `name`.
+    Transparent parts become white, or black where all the rest is white; 16 bits become 8, and a
+    camera's orientation is applied; of an animation the first frame counts. To `size` the shorter
+    side is brought, and the middle is cut out; an image that has it is left alone. `channels` is 1
+    for luminance, 3 for colour; None keeps grey grey and colour colour, by the image's mode or the
+    colours of its palette. A `BadImage` calls it `name`.
 
     >>> paper = io.BytesIO()
     >>> Image.new("1", (105, 105), 1).save(paper, "png")
