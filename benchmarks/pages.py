@@ -17,6 +17,7 @@ from pathlib import Path
 
 import convergence_table
 import embeddings
+import familiarity
 import faults_table
 import float32
 import method_table
@@ -50,6 +51,7 @@ PAGES: Mapping[str, Tables] = {
     "docs/adapting.md": {
         "results/starts.json: make starts": starts.table,
         "results/embeddings.json: python benchmarks/embeddings.py": embeddings.table,
+        "results/familiarity.json: python benchmarks/familiarity.py": familiarity.table,
     },
     "docs/playground.md": {
         "results/playground.json: make results/playground.json": playground_figures.figures

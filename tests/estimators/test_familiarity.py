@@ -112,3 +112,12 @@ def test_adapt_says_it_as_a_note(tmp_path: Path, capsys):
     assert json.loads(told.out)["notes"][0].startswith("the examples do not look like")
     assert main([*words[:3], str(tmp_path / "support"), "--ink", *words[4:]]) == 0
     assert "UserWarning" not in capsys.readouterr().err
+
+
+def test_photographs_are_noticed_and_drawings_by_people_are_not():
+    """As measured by benchmarks/familiarity.py, in tasks of each kind."""
+    rows = json.loads((Path(__file__).parents[2] / "results" / "familiarity.json").read_text())
+    for row in rows["rows"]:
+        assert row["tasks"] >= 100
+        share = row["noticed"] / row["tasks"]
+        assert share >= 0.95 if row["data"] == "mini-imagenet" else share <= 0.05, row

@@ -34,7 +34,8 @@ def logistic_regression(x: Tensor, y: Tensor, penalty: float = 1.0) -> tuple[Ten
     at: Vector = [rows.new_zeros(classes, len(lengths)), rows.new_zeros(classes)]
 
     def logits(vector: Vector) -> Tensor:
-        return rows @ vector[0].T + vector[1]
+        found: Tensor = rows @ vector[0].T + vector[1]
+        return found
 
     def loss(point: Vector) -> Tensor:
         errors = F.cross_entropy(logits(point), y, reduction="sum")
