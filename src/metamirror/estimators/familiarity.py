@@ -31,12 +31,15 @@ def unfamiliar(start: Start, examples: Tensor) -> str | None:
         return None
     most = max(shares, key=shares.__getitem__)
     words = (
-        f"the examples do not look like the images that {start} was trained on "
-        f"({most}: {shares[most]:.0%} of them are out of its range), so that its predictions may "
-        f"be worthless, and sure of themselves all the same"
+        f"the examples do not look like what {start} was trained on ({most}: {shares[most]:.0%} of "
+        f"them are outside its range), so its predictions may be worthless even where they are "
+        f"confident"
     )
     if not max(outside(1 - examples.cpu(), ranges).values()) > MOST_OUTSIDE:
-        return f"{words}: with dark and light exchanged they do: use invert, or ink for drawings"
+        return (
+            f"{words}; with dark and light exchanged they do: use invert (--invert), or ink "
+            f"(--ink) for drawings"
+        )
     return f"{words}: use a start for images of this kind, or train one with metamirror train"
 
 

@@ -182,6 +182,8 @@ def _restore(
             raise ValueError(f"its labels are not those of {count} classes")
         if not 0 < said["temperature"] < float("inf"):
             raise ValueError(f"its temperature is {said['temperature']}")
+        if not 0 <= (said["held_out_accuracy"] or 0) <= 1:
+            raise ValueError(f"its held-out accuracy is {said['held_out_accuracy']}")
         learner.configure(loss=FirstOutputs(count, None))
     elif y.shape != (len(x), y.shape[-1] if computed else outputs):
         raise ValueError(f"its values have shape {tuple(y.shape)}")
