@@ -74,6 +74,7 @@ OPTIONS_blockiaf := --method blockiaf:start=dual:parametrisation=standard:scale=
 
 starts: $(addprefix src/metamirror/starts/glyphs-,$(addsuffix /start.json,$(STARTS))) \
 		src/metamirror/starts/sinusoid-metasgd/start.json
+	$(BIN)/python tools/start_ranges.py
 	$(BIN)/python benchmarks/starts.py
 	$(BIN)/python benchmarks/pages.py --write
 

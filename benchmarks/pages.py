@@ -17,6 +17,7 @@ from pathlib import Path
 
 import convergence_table
 import embeddings
+import familiarity
 import faults_table
 import float32
 import method_table
@@ -49,6 +50,7 @@ PAGES: Mapping[str, Tables] = {
     "docs/reliability.md": faults_table.TABLES,
     "docs/adapting.md": {
         "results/starts.json: make starts": starts.table,
+        "results/familiarity.json: python benchmarks/familiarity.py": familiarity.table,
     },
     "docs/features.md": {
         f"results/{name}.json: python benchmarks/embeddings.py": partial(

@@ -13,13 +13,9 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 import metamirror as mm
-from metamirror.estimators.calibration import (
-    HOTTEST,
-    calibrated_temperature,
-    folds,
-    likeliest_temperature,
-)
+from metamirror.estimators.calibration import HOTTEST, likeliest_temperature
 from metamirror.estimators.fitting import adapt
+from metamirror.estimators.held_out import adapting, folds, held_out_logits
 from tests.estimators.stripes import fitted, start, stripes
 
 
@@ -65,6 +61,12 @@ def test_every_part_leaves_every_class_to_the_others():
         assert set(y[part != i].tolist()) == {0, 1, 2}
 
 
+def test_classes_of_unequal_size_are_held_out_in_turn():
+    y = torch.tensor([0, 0, *[1] * 9])
+    part = folds(y, 5)
+    assert all({0, 1} <= set(y[part != i].tolist()) for i in range(5))
+
+
 def test_the_temperature_is_that_of_predictions_for_held_out_examples():
     learner = start(norm="inductive")
     images, _ = stripes(classes=3, each=2)
@@ -81,7 +83,31 @@ def test_the_temperature_is_that_of_predictions_for_held_out_examples():
         logits[out] = adapted(support.x[out])[:, :3]
     expected = likeliest_temperature(logits, support.y)
     assert not math.isclose(expected, 1.0, abs_tol=0.01)
-    assert calibrated_temperature(support, 3, run) == pytest.approx(expected, rel=1e-3)
+    found = held_out_logits(support, adapting(run))
+    np.testing.assert_allclose(found, logits, atol=1e-4)
+    assert likeliest_temperature(found, support.y) == pytest.approx(expected, rel=1e-3)
+
+
+def test_the_held_out_accuracy_is_that_of_the_same_predictions(tmp_path):
+    clf = mm.FewShotClassifier(start(), steps=5).fit(*(own := stripes(classes=3, each=4)))
+    right = 0
+    images, labels = np.asarray(own[0]), np.asarray(own[1])
+    for i in range(4):
+        out = np.arange(12) % 4 == i
+        fold = mm.FewShotClassifier(start(), steps=5).fit(images[~out], labels[~out])
+        right += int((fold.predict(images[out]) == labels[out]).sum())
+    assert clf.held_out_accuracy_ == right / 12
+    clf.save(tmp_path / "m")
+    assert mm.FewShotClassifier.load(tmp_path / "m").held_out_accuracy_ == right / 12
+
+
+def test_without_a_second_example_nothing_is_held_out():
+    images, labels = stripes(classes=3, each=2)
+    assert fitted(each=1).held_out_accuracy_ is None
+    assert fitted(calibrate=False).held_out_accuracy_ is None
+    clf = mm.FewShotClassifier(start()).fit(images[:-1], labels[:-1])
+    assert (clf.held_out_accuracy_, clf.temperature_) == (None, 1.0)
+    assert mm.FewShotClassifier(start()).fit(images, labels).held_out_accuracy_ is not None
 
 
 def test_calibration_changes_probabilities_and_no_prediction():

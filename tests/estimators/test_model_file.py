@@ -61,6 +61,7 @@ def test_numbers_of_numpy_are_numbers(tmp_path: Path):
     assert (again.early_stopping, again.calibrate, again.invert) == (True, False, True)
 
 
+@pytest.mark.filterwarnings("ignore:the examples do not look like")
 def test_the_name_of_a_shipped_start_stays(tmp_path: Path):
     clf = mm.FewShotClassifier("glyphs-maml", steps=1, invert=True, calibrate=True)
     clf.fit(images, labels).save(tmp_path / "model")
@@ -203,6 +204,7 @@ HOSTILE = {
     "losses": facts(losses=["a"]),
     "temperature": facts(temperature="hot"),
     "no temperature": facts(temperature=0.0),
+    "an accuracy above all": facts(held_out_accuracy=7.0),
     "tol": params(tol=[]),
     "a size beyond numbers": learner(model={**HUGE, "width": 10**30}),
     "start": params(start=["x"]),
@@ -270,6 +272,14 @@ def test_damage_is_noticed(content: bytes, data, tmp_path: Path):
         broken[place] ^= data.draw(st.integers(1, 255))
     with pytest.raises(ValueError, match="hostile"):
         load(bytes(broken), tmp_path)
+
+
+def test_a_model_from_before_there_was_a_held_out_accuracy_loads(tmp_path: Path):
+    fitted().save(tmp_path / "model")
+    tensors, facts = tensor_file.read(tmp_path / "model")
+    assert facts.pop("held_out_accuracy") is not None
+    (tmp_path / "model").write_bytes(tensor_file.pack(tensors, facts))
+    assert mm.FewShotClassifier.load(tmp_path / "model").held_out_accuracy_ is None
 
 
 def test_a_model_of_an_earlier_version_is_not_called_damaged(tmp_path: Path):

@@ -1,6 +1,7 @@
 """`metamirror adapt`, `predict`, `export`, `playground`: a start becomes a model of one's own."""
 
 import importlib.util
+import warnings
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,6 +16,7 @@ from metamirror.estimators import model_file
 from metamirror.estimators.backbones.embed import embed as embed_data
 from metamirror.estimators.export import Format
 from metamirror.estimators.export import export as export_model
+from metamirror.estimators.familiarity import UnfamiliarExamplesWarning, unfamiliar
 from metamirror.estimators.few_shot import FewShotClassifier, FewShotRegressor
 from metamirror.estimators.inputs.images import labelled_images
 from metamirror.estimators.inputs.numbers import Numbers
@@ -61,6 +63,7 @@ def adapt(
     run: Annotated[str | None, Positional] = None,
     backbone: str | None = None,
     seed: int | None = None,
+    compare: bool = False,
     json: Json = False,
 ) -> None:
     """Adapt a trained start to labelled images and write the adapted model, one file.
@@ -72,6 +75,7 @@ def adapt(
         out: the file of the adapted model.
         backbone: a frozen network whose features are adapted to, as in metamirror embed.
         seed: the seed of the method's own noise, where it has any.
+        compare: compare it with simpler classifiers on these images; also writes the page OUT.html.
     """
     _check_target(out)
     if run is None and backbone is None:
@@ -81,13 +85,14 @@ def adapt(
         )
     _allow_typed(backbone)
     images, labels = labelled_images(support)
-    classifier = start(run, backbone, random_state=seed).fit(images, labels)
-    light = backbone is None and float(classifier.support_.x.median()) > 0.5
-    if light and run in shipped_names() and not classifier.invert:
-        say(
-            f"note: the ground of these images is light, and {run} knows light ink on a dark "
-            f"ground: --invert exchanges them, --ink also brings drawings to a letter's size"
-        )
+    classifier = start(run, backbone, random_state=seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UnfamiliarExamplesWarning)
+        classifier.fit(images, labels)
+    notes = [words] if (words := unfamiliar(run, classifier.support_.x)) else []
+    for words in notes:
+        say(f"note: {words}")
+    compared = classifier.compare(images, labels) if compare else None
     classifier.save(out)
     classes = classifier.classes_.tolist()
     facts = {
@@ -100,13 +105,25 @@ def adapt(
         "losses": classifier.losses_,
         "seconds": classifier.adaptation_seconds_,
         "temperature": classifier.temperature_,
+        "held_out_accuracy": classifier.held_out_accuracy_,
+        "notes": notes,
     }
     text = (
         f"{len(images)} images of {len(classes)} classes ({printable(', '.join(classes))}): "
         f"{classifier.n_steps_} steps in {1000 * classifier.adaptation_seconds_:.0f} ms, loss "
         f"{classifier.losses_[0]:.3f} -> {classifier.losses_[-1]:.3f}\n"
-        f"written: {out}; next: metamirror predict {out} IMAGE"
     )
+    if classifier.held_out_accuracy_ is not None:
+        text += f"held-out accuracy of these images: {classifier.held_out_accuracy_:.1%}\n"
+    if compared is not None:
+        from metamirror.estimators.advice_page import write_advice
+
+        page = out.with_name(f"{out.name}.html")
+        write_advice(page, compared, images, notes)
+        facts |= {"comparison": compared.as_json(), "page": str(page)}
+        doubtful = [str(images[one.index]) for one in compared.doubtful]
+        text += f"{compared.in_words(doubtful)}\nwritten: {page}\n"
+    text += f"written: {out}; next: metamirror predict {out} IMAGE"
     print(to_json(facts) if json else text)
 
 

@@ -4,7 +4,9 @@ scikit-learn's tools ask for methods and not for its base classes, so that it ne
 """
 
 import os
+import warnings
 from dataclasses import KW_ONLY, dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
@@ -16,6 +18,7 @@ from metamirror.core.learner import Learner
 from metamirror.core.tasks import Batch
 from metamirror.estimators import model_file
 from metamirror.estimators.backbones.opening import open_backbone
+from metamirror.estimators.familiarity import UnfamiliarExamplesWarning, unfamiliar
 from metamirror.estimators.fitting import Adapt, FittedModel, adapt, placed, seed_of
 from metamirror.estimators.inputs.images import Reader, image_shape, reader_for
 from metamirror.estimators.inputs.numbers import Numbers
@@ -51,18 +54,12 @@ class FewShotEstimator:
             X: the examples.
             y: a label for each, or for a regressor a number or a row of numbers.
         """
-        backbone = self._open_backbone()
-        rows = X if backbone is None else backbone.read(X)
-        start = self._usual_start(rows) if self.start is None else self.start
-        learner = open_start(start).to(choose_device(self.device))
-        reader = backbone or reader_for(learner.model, self.invert, self.ink)
-        x = placed(reader.read(X) if backbone is None else rows, learner)
-        if backbone is not None and image_shape(learner.model):
-            raise ValueError(
-                f"the start takes images, and the backbone gives rows of {x.shape[1]} numbers: "
-                f"give a start that was trained on them (metamirror embed, then train), or none"
-            )
-        return self._adapt(learner, reader, x, y, None, row_length(X))
+        start, learner, reader, x = self._opened(X)
+        self._adapt(learner, reader, x, y, None, row_length(X))
+        if words := unfamiliar(start, x):
+            # The call above the decorator's.
+            warnings.warn(words, UnfamiliarExamplesWarning, stacklevel=3)
+        return self
 
     @torch.inference_mode(False)
     def partial_fit(self, X: Any, y: Any) -> Self:
@@ -159,6 +156,25 @@ class FewShotEstimator:
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "fitted_")
 
+    def _opened(self, X: Any) -> tuple[Start, Learner, Reader, Tensor]:
+        """Return the start, its learner, what reads its examples, and these examples."""
+        backbone = self._open_backbone()
+        rows = X if backbone is None else backbone.read(X)
+        start = self._usual_start(rows) if self.start is None else self.start
+        learner = open_start(start).to(choose_device(self.device))
+        reader = backbone or reader_for(learner.model, self.invert, self.ink)
+        x = placed(reader.read(X) if backbone is None else rows, learner)
+        if backbone is not None and image_shape(learner.model):
+            raise ValueError(
+                f"the start takes images, and the backbone gives rows of {x.shape[1]} numbers: "
+                f"give a start that was trained on them (metamirror embed, then train), or none"
+            )
+        return start, learner, reader, x
+
+    def _run(self, learner: Learner) -> Adapt:
+        own = {name: getattr(self, name) for name in ("steps", "lr", "early_stopping", "tol")}
+        return partial(adapt, learner, **own, seed=seed_of(self.random_state))
+
     def _adapt(
         self,
         learner: Learner,
@@ -169,11 +185,9 @@ class FewShotEstimator:
         columns: int | None,
     ) -> Self:
         """Adapt, and only then forget the earlier fit."""
-        own = {name: getattr(self, name) for name in ("steps", "lr", "early_stopping", "tol")}
-        own["seed"] = seed_of(self.random_state)
-        support, facts = self._support(learner, x, y, before, lambda b: adapt(learner, b, **own))
-        found = adapt(learner, support, **own)
-        self._keep(FittedModel(learner, reader, support, *found, columns, **facts))
+        run = self._run(learner)
+        support, facts = self._support(learner, x, y, before, run)
+        self._keep(FittedModel(learner, reader, support, *run(support), columns, **facts))
         return self
 
     def _usual_start(self, X: Any) -> Start:
@@ -198,6 +212,7 @@ class FewShotEstimator:
         self.adaptation_seconds_ = fitted.seconds
         if fitted.classes is not None and fitted.temperature is not None:
             self.classes_, self.temperature_ = fitted.classes, fitted.temperature
+            self.held_out_accuracy_ = fitted.held_out_accuracy
         self.__dict__.pop("n_features_in_", None)
         if fitted.n_features_in is not None:
             self.n_features_in_ = fitted.n_features_in

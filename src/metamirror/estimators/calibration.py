@@ -9,37 +9,7 @@ import math
 import torch
 from torch import Tensor
 
-from metamirror.core.tasks import Batch
-from metamirror.estimators.fitting import Adapt
-
-MOST_FOLDS = 5
 HOTTEST = 20.0  # temperatures lie within this factor of 1
-
-
-def calibrated_temperature(support: Batch, classes: int, adapt: Adapt) -> float:
-    """Return the temperature by cross-validation over the support set, two or more of each class.
-
-    Each fold is predicted by a model that was adapted to the others, which have fewer examples
-    than the whole: the temperature is, if anything, too high.
-    """
-    count = min(int(torch.bincount(support.y, minlength=classes).min()), MOST_FOLDS)
-    fold = folds(support.y, count)
-    logits, labels = [], []
-    for held_out in (fold == i for i in range(count)):
-        adapted, _, _ = adapt(Batch(support.x[~held_out], support.y[~held_out]))
-        logits.append(adapted(support.x[held_out])[:, :classes])
-        labels.append(support.y[held_out])
-    return likeliest_temperature(torch.cat(logits), torch.cat(labels))
-
-
-def folds(y: Tensor, count: int) -> Tensor:
-    """Return the fold of each example: those of a class take turns, in their order.
-
-    >>> folds(torch.tensor([0, 1, 0, 1, 1]), 2)
-    tensor([0, 0, 1, 1, 0])
-    """
-    before = (y[:, None] == y).tril(-1).sum(1)
-    return before % count
 
 
 def likeliest_temperature(logits: Tensor, labels: Tensor) -> float:

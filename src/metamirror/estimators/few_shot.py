@@ -11,8 +11,10 @@ from torch import Tensor
 from metamirror.core.learner import Learner
 from metamirror.core.tasks import Batch
 from metamirror.estimators.base import FewShotEstimator, row_length
-from metamirror.estimators.calibration import calibrated_temperature
+from metamirror.estimators.calibration import likeliest_temperature
+from metamirror.estimators.comparison import Comparison, compare
 from metamirror.estimators.fitting import Adapt
+from metamirror.estimators.held_out import adapting, enough, held_out_logits
 from metamirror.estimators.inputs.numbers import as_targets, check_flag
 from metamirror.estimators.labels import FirstOutputs, as_labels, classes_of, own_loss
 from metamirror.estimators.starts import Start
@@ -54,6 +56,8 @@ class FewShotClassifier(FewShotEstimator):
         n_steps_: how many steps were made.
         adaptation_seconds_: how long they took.
         temperature_: what logits are divided by; 1 unless calibrated.
+        held_out_accuracy_: the share of the examples that models of the others predict, where it
+            was calibrated; else None.
         n_features_in_: the length of the rows, where X was a table.
 
     >>> import metamirror as mm
@@ -98,6 +102,22 @@ class FewShotClassifier(FewShotEstimator):
         right = [p == t for p, t in zip(predicted, as_labels(y, len(predicted)), strict=True)]
         return float(np.average(right, weights=sample_weight))
 
+    @torch.inference_mode(False)
+    def compare(self, X: Any, y: Any) -> Comparison:
+        """Compare this estimator with simpler ones on a user's own examples, and recommend one.
+
+        The nearest class mean and logistic regression get the features before the start's head, or
+        rows of numbers as they are. Examples are predicted in turn by models of the others, at
+        least two of each class. It fits nothing that stays.
+
+        Args:
+            X: the examples.
+            y: a label for each.
+        """
+        _, learner, _, x = self._opened(X)
+        support, classes = self._labelled(learner, x, y, None)
+        return compare(learner, support, classes, self._run(learner))
+
     def _usual_start(self, X: Any) -> Start:
         return "glyphs-blockiaf" if row_length(X) is None else super()._usual_start(X)
 
@@ -105,6 +125,21 @@ class FewShotClassifier(FewShotEstimator):
         self, learner: Learner, x: Tensor, y: Any, before: Batch | None, run: Adapt
     ) -> tuple[Batch, dict[str, Any]]:
         check_flag("calibrate", self.calibrate)
+        support, classes = self._labelled(learner, x, y, before)
+        facts = {"classes": classes, "temperature": 1.0}
+        if self.calibrate and enough(support.y):
+            logits, labels = held_out_logits(support, adapting(run)), support.y.cpu()
+            facts["temperature"] = likeliest_temperature(logits, labels)
+            facts["held_out_accuracy"] = float((logits.argmax(1) == labels).double().mean())
+        return support, facts
+
+    def _labelled(
+        self, learner: Learner, x: Tensor, y: Any, before: Batch | None
+    ) -> tuple[Batch, NDArray[Any]]:
+        """Return examples with the numbers of their classes, earlier ones first, and the classes.
+
+        The learner's loss is then that of these classes.
+        """
         labels = as_labels(y, len(x))
         if before is not None:
             x = torch.cat([before.x, x])
@@ -114,10 +149,7 @@ class FewShotClassifier(FewShotEstimator):
         place = {label: i for i, label in enumerate(classes.tolist())}
         support = Batch(x, torch.tensor([place[label] for label in labels], device=x.device))
         learner.configure(loss=FirstOutputs(len(classes), own_loss(learner)))
-        temperature = 1.0
-        if self.calibrate and int(torch.bincount(support.y).min()) > 1:
-            temperature = calibrated_temperature(support, len(classes), run)
-        return support, {"classes": classes, "temperature": temperature}
+        return support, classes
 
 
 @dataclass(eq=False, repr=False)

@@ -45,6 +45,7 @@ class FittedModel:
     n_features_in: int | None = None  # the length of the rows, where X was a table
     classes: NDArray[Any] | None = None  # a classifier's labels in order
     temperature: float | None = None  # what a classifier's logits are divided by
+    held_out_accuracy: float | None = None  # of a classifier's own examples, where it was measured
     flat: bool | None = None  # whether a regressor's y had one axis
 
     def outputs(self, x: Tensor) -> Tensor:

@@ -76,9 +76,9 @@ def classes_of(labels: Sequence[Hashable], ways: int | None = None) -> NDArray[A
         names = ", ".join(map(repr, found[:8]))
         raise ValueError(
             f"y has {count} classes ({names}{', ...' if count > 8 else ''}), and this start tells "
-            f"at most {ways} apart: leave some out, train one with metamirror train --ways "
-            f"{count}, or take one whose head is computed, as protonet's; if y is continuous, use "
-            f"FewShotRegressor"
+            f"at most {ways} apart: leave some out, or train one with metamirror train --ways "
+            f"{count}; those of --method protonet, r2d2 or metaoptnet, and of METHOD:start=ridge, "
+            f"take any number. If y is continuous, use FewShotRegressor"
         )
     return _as_array(found)
 

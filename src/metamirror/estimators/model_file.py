@@ -54,6 +54,7 @@ FACTS: dict[str, Any] = {
     "losses": list,
     "seconds": float,
     "temperature": float | None,
+    "held_out_accuracy": float | None,
     "flat": bool | None,
     "n_features_in": int | None,
 }
@@ -165,7 +166,7 @@ def _restore(
     classifier = convert("kind", facts["kind"], Literal["classifier", "regressor"]) == "classifier"
     kinds = {**PARAMETERS, "calibrate": bool} if classifier else PARAMETERS
     params = {name: convert(name, facts["params"][name], kind) for name, kind in kinds.items()}
-    said = {name: convert(name, facts[name], kind) for name, kind in FACTS.items()}
+    said = {name: convert(name, facts.get(name), kind) for name, kind in FACTS.items()}
     said["losses"] = [convert("losses", value, float) for value in said["losses"]]
     first = next(learner.parameters())
     own = {name: t.to(first.device) for name, t in tensors.items()}
@@ -181,6 +182,8 @@ def _restore(
             raise ValueError(f"its labels are not those of {count} classes")
         if not 0 < said["temperature"] < float("inf"):
             raise ValueError(f"its temperature is {said['temperature']}")
+        if not 0 <= (said["held_out_accuracy"] or 0) <= 1:
+            raise ValueError(f"its held-out accuracy is {said['held_out_accuracy']}")
         learner.configure(loss=FirstOutputs(count, None))
     elif y.shape != (len(x), y.shape[-1] if computed else outputs):
         raise ValueError(f"its values have shape {tuple(y.shape)}")

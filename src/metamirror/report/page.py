@@ -1,7 +1,7 @@
 """One self-contained HTML page from any folder of runs."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,6 @@ def write_report(
     runs = sorted(found.runs, key=is_trial)
     proper = [run for run in runs if not is_trial(run)]
     inspected = sections.geometry(proper, inspect_seconds, data_dir)
-    # The title of each, its template, and what that shows, with a heading where there is one.
     parts: list[tuple[str, str, list[tuple[str, Any]]]] = [
         ("Results", "results", each("table", sections.results)),
         ("Search for step sizes", "search", each("search", sections.search)),
@@ -60,6 +59,29 @@ def write_report(
         ("Learned geometry", "geometry", [("", inspected)] if inspected else []),
         ("Configurations", "configurations", [("", sections.configurations(runs))] if runs else []),
     ]
+    about = "from the files in this folder"
+    path = folder / PAGE
+    write_page(path, folder.resolve().name, about, parts, found.problems)
+    return path
+
+
+def write_page(
+    path: Path,
+    name: str,
+    about: str,
+    parts: Sequence[tuple[str, str, Sequence[tuple[str, Any]]]],
+    problems: Sequence[str] = (),
+) -> None:
+    """Write a self-contained page.
+
+    Args:
+        path: its file.
+        name: its title.
+        about: what it was made from.
+        parts: the title of each section, its template, and what that shows, with a heading where
+            there is one; sections with nothing to show are left out.
+        problems: lines at the top.
+    """
     environment = Environment(
         loader=PackageLoader("metamirror.report"),
         autoescape=True,
@@ -71,11 +93,10 @@ def write_report(
     environment.filters["figure"] = sections.figure
     environment.globals |= {"swatch": swatch, "estimate_in_words": sections.estimate_in_words}
     page = environment.get_template("page.html.j2").render(
-        name=folder.resolve().name,
+        name=name,
+        about=about,
         version=__version__,
         sections=[part for part in parts if part[2]],
-        problems=found.problems,
+        problems=problems,
     )
-    path = folder / PAGE
     write_atomically(path, UNPRINTABLE.sub("\ufffd", page).encode())
-    return path

@@ -4,6 +4,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from metamirror.core.learner import Learner
+from metamirror.data.image_ranges import write_seen
 from metamirror.parallel.allocator import spare_memory_for
 from metamirror.parallel.task_pool import TaskPool, processes_for
 from metamirror.storage.checkpoint import parameters_of
@@ -70,6 +71,8 @@ def train(
             run.validations[""] = build_stream(config, "val", batch=1, data_dir=data_dir)
         interrupts = stack.enter_context(Interrupts())
         run.open(stack, resume, tensorboard)
+        if ranks.first:
+            write_seen(out, stream)
         # Worker processes share this rank's tasks, if there are several.
         own = len(ranks.share(config.tasks_per_step))
         if processes is None:

@@ -14,6 +14,9 @@ from PIL import Image, ImageOps, UnidentifiedImageError, WebPImagePlugin
 MAX_PIXELS = 50_000_000
 """The most pixels of one image: more than a camera's, and 150 MB once decoded."""
 
+DARKEST = 4096
+"""The least that the brightest of 16 bits may be: scanners that store 12 bits stay below."""
+
 # PIL knows forty formats; no more of its parsers than these ever see the bytes.
 _FORMATS = ("PNG", "JPEG", WebPImagePlugin.WebPImageFile.format, "BMP")
 
@@ -27,15 +30,20 @@ class BadImage(ValueError):  # noqa: N818
     """Bytes that are no image, or an image that is not safe to decode."""
 
 
+class _TooDark(Exception):  # noqa: N818
+    """16 bits of which an image uses the lowest alone; it says the largest value."""
+
+
 def decode(
     data: bytes, name: str, size: int | None = None, channels: int | None = None
 ) -> npt.NDArray[np.uint8]:
     """Return an image as an array (height, width, channels) of bytes.
 
-    Transparent parts lie on white paper, 16 bits become 8, and a camera's orientation is applied.
-    To `size` the shorter side is brought, and the middle is cut out; an image that has it is left
-    alone. `channels` is 1 for luminance, 3 for colour; None keeps grey grey and colour colour, by
-    the image's mode or the colours of its palette. A `BadImage` calls it `name`.
+    Transparent parts become white, or black where all the rest is white; 16 bits become 8, and a
+    camera's orientation is applied; of an animation the first frame counts. To `size` the shorter
+    side is brought, and the middle is cut out; an image that has it is left alone. `channels` is 1
+    for luminance, 3 for colour; None keeps grey grey and colour colour, by the image's mode or the
+    colours of its palette. A `BadImage` calls it `name`.
 
     >>> paper = io.BytesIO()
     >>> Image.new("1", (105, 105), 1).save(paper, "png")
@@ -132,17 +140,31 @@ def _is_grey(image: Image.Image, data: bytes) -> bool:
 
 
 def _flat(image: Image.Image, mode: str) -> Image.Image:
-    """Return the image as `L` or `RGB`, on white paper."""
+    """Return the image as `L` or `RGB`, on white paper, or on black if it is all white."""
     if image.mode.startswith("I"):
         # PIL would clip 16 bits at 255, and show anything brighter as white.
         values = np.asarray(image).astype(np.int64).clip(0, 65535)
+        if 0 < values.max() < DARKEST:
+            raise _TooDark(f"{values.max():,}")
         image = Image.fromarray(((values * 255 + 32767) // 65535).astype(np.uint8))
     elif "A" in image.mode or "transparency" in image.info:
         ink = image.convert("RGBA")
-        image = Image.alpha_composite(Image.new("RGBA", ink.size, "white"), ink)
+        image = _on_paper(ink, "white")
+        # White ink shows on black paper alone.
+        if _is_blank(image) and not _is_blank(ink.getchannel("A")):
+            image = _on_paper(ink, "black")
     if image.mode not in ("1", "L", "RGB"):
         image = image.convert("RGB")
     return image.convert(mode)
+
+
+def _on_paper(ink: Image.Image, colour: str) -> Image.Image:
+    return Image.alpha_composite(Image.new("RGBA", ink.size, colour), ink)
+
+
+def _is_blank(image: Image.Image) -> bool:
+    ends = np.array(image.getextrema()).reshape(-1, 2)
+    return bool((ends[:, 0] == ends[:, 1]).all())
 
 
 @contextlib.contextmanager
@@ -155,6 +177,11 @@ def _named(name: str) -> Iterator[None]:
             f"{name} claims too many pixels ({error}), so it is not decoded; the most is "
             f"{MAX_PIXELS:,}. Make it smaller or remove it"
         ) from error
+    except _TooDark as error:
+        raise BadImage(
+            f"{name} would be nearly black: its largest value is {error} of 65,535; stretch its "
+            f"values to 16 bits, or convert it to 8"
+        ) from None
     except UnidentifiedImageError as error:
         raise BadImage(
             f"{name} is empty, damaged, or neither png, jpeg, webp nor bmp; download or copy it "
