@@ -17,6 +17,7 @@ from pathlib import Path
 
 import convergence_table
 import embeddings
+import export_figures
 import faults_table
 import float32
 import method_table
@@ -51,6 +52,7 @@ PAGES: Mapping[str, Tables] = {
         "results/starts.json: make starts": starts.table,
         "results/embeddings.json: python benchmarks/embeddings.py": embeddings.table,
     },
+    "docs/deploy.md": {"results/export.json: make results/export.json": export_figures.table},
     "docs/playground.md": {
         "results/playground.json: make results/playground.json": playground_figures.figures
     },
