@@ -6,6 +6,7 @@ temperature and softmax. What is not: decoding of files, and the search for ink.
 """
 
 import copy
+import importlib.util
 import io
 import json
 import logging
@@ -131,6 +132,13 @@ def describe(fitted: FittedModel) -> dict[str, Any]:
     return facts
 
 
+def missing_extra() -> str | None:
+    """Return what to do before models can become ONNX, if anything."""
+    # onnxscript is what torch's exporter is built on.
+    found = all(importlib.util.find_spec(name) for name in ("onnx", "onnxscript"))
+    return None if found else "ONNX needs an extra: pip install 'metamirror[export]'"
+
+
 def _torch(module: AdaptedModule, examples: Tensor, shapes: Any, facts: dict[str, Any]) -> bytes:
     content = io.BytesIO()
     program = torch.export.export(module, (examples,), dynamic_shapes=(shapes,))
@@ -139,11 +147,10 @@ def _torch(module: AdaptedModule, examples: Tensor, shapes: Any, facts: dict[str
 
 
 def _onnx(module: AdaptedModule, examples: Tensor, shapes: Any, facts: dict[str, Any]) -> bytes:
-    try:
-        import onnx
-        import onnxscript  # noqa: F401 - what torch's exporter is built on
-    except ImportError as error:
-        raise ValueError("ONNX needs an extra: pip install 'metamirror[export]'") from error
+    if missing := missing_extra():
+        raise ValueError(missing)
+    import onnx
+
     program = torch.onnx.export(
         module,
         (examples,),
