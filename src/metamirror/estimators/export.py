@@ -15,6 +15,7 @@ import warnings
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -126,7 +127,9 @@ def describe(fitted: FittedModel) -> dict[str, Any]:
             )
     else:
         facts["input"] = ["batch", *fitted.support.x.shape[1:]]
-        facts["values"] = "floats"
+        facts["values"] = str(fitted.support.x.dtype).removeprefix("torch.")
+        if backbone := getattr(reader, "name", None):
+            facts["values"] += f", the features that {backbone} gives"
     if fitted.classes is not None:
         facts["classes"] = classes_to_json(fitted.classes)
     return facts
@@ -178,7 +181,7 @@ def _name_the_likeliest(graph: Any, labels: list[str]) -> None:
     """Add an output, the likeliest label of each example: JavaScript sees no metadata."""
     from onnx import TensorProto, helper
 
-    strings = [label.encode() for label in labels]
+    strings = np.array([label.encode() for label in labels], dtype=object)
     names = helper.make_tensor("class_names", TensorProto.STRING, [len(labels)], strings)
     graph.initializer.append(names)
     graph.node.append(

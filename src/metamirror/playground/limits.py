@@ -9,7 +9,7 @@ FEWEST_CLASSES, MOST_CLASSES = 2, 20  # some starts tell fewer apart
 MOST_EXAMPLES = 5  # of a class
 NAME_LETTERS = 40
 MOST_STEPS = 20
-PLAIN_WORK = 250  # examples times steps of gradient descent, beside starts for photographs
+PLAIN_WORK = 100  # examples times steps of gradient descent, beside starts for photographs
 LARGEST_LR = 10.0
 
 SMALLEST_SIDE, LARGEST_SIDE = 8, 128  # of an image, in pixels

@@ -182,8 +182,13 @@ def adapt(choice: Choice, request: Adapt) -> Model:
             images.append(prepare(image, choice.reader, f"example {i} of class {name!r}"))
             labels.append(name)
     # Heads that are computed are too certain; with steps, calibrating would take as many again.
-    own = {"steps": request.steps, "lr": request.lr, "calibrate": request.steps == 0}
-    classifier = FewShotClassifier(choice.start, device="cpu", **own)
+    classifier = FewShotClassifier(
+        choice.start,
+        steps=request.steps,
+        lr=request.lr,
+        device="cpu",
+        calibrate=request.steps == 0,
+    )
     return Model(choice, list(request.classes), classifier.fit(np.stack(images), labels))
 
 

@@ -13,7 +13,7 @@ GREY = (19595, 38470, 7471)  # Pillow's luminance, in 65536ths
 
 
 class RawImages(nn.Module):
-    """Bytes (examples, height, width, 3), red first, become floats (examples, channels, size, size).
+    """Turns bytes (examples, height, width, 3), red first, into what a network for images takes.
 
     The same as `Images.read` but for rounding, by which a few pixels differ by one shade of 255.
     More do in images that are taller than wide: Pillow rounds between its two passes, and from

@@ -1,6 +1,5 @@
 // Which examples speak for an answer: the start is adapted without one after the other.
 
-import { shown } from "./chart.js";
 import { server } from "./server.js";
 
 export class Influence {
@@ -53,7 +52,7 @@ export class Influence {
         const { change } = await server.without(model, i, image, mine.signal);
         found.push({ pad, change });
         found.sort((a, b) => b.change - a.change);
-        found.forEach((each, rank) => each.pad.mark(rank + 1, each.change, shown));
+        found.forEach((each, rank) => each.pad.mark(rank + 1, each.change));
       }
       page["influence-note"].textContent =
         "1 speaks most for the answer: without it, the loss of this image rises most. Examples below " +

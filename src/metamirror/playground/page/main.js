@@ -51,7 +51,6 @@ async function begin() {
     group.append(...own.map(({ key, title }) => new Option(title, key)));
     if (own.length) page.start.append(group);
   }
-  page["photographs-help"].hidden = starts.every(({ ink }) => ink);
   page.start.value = first;
   if (noOnnx) {
     page.onnx.hidden = true;
@@ -63,8 +62,10 @@ async function begin() {
   function describe() {
     const { optimizer, geometry, ink, size, most_classes: most } = start();
     const looks = ink ? "looks at what is drawn" : `looks at the middle square, ${size} x ${size} pixels`;
-    page.geometry.textContent =
-      `${OPTIMIZERS[optimizer] ?? optimizer} · geometry: ${geometry} · ${looks} · up to ${most} classes`;
+    const how = (OPTIMIZERS[optimizer] ?? optimizer).replace("none: ", "From ");
+    const shape = geometry === "none" ? [] : [`geometry: ${geometry}`];
+    page.geometry.textContent = [how, ...shape, looks, `up to ${most} classes`].join(" · ");
+    page["photographs-help"].hidden = !ink || starts.every((each) => each.ink);
     classes.limit(most);
     showSquares(!ink);
   }

@@ -41,13 +41,13 @@ export class Pad {
   forget() { pads.delete(this); }
 
   /** Shows an example's rank, and by how much the loss rises without it; nothing without a rank. */
-  mark(rank, change, shown) {
+  mark(rank, change = 0) {
     const mark = this.canvas.parentElement.querySelector(".mark");
+    const size = Math.abs(change).toFixed(Math.abs(change) < 10 ? 2 : 0);
+    const side = Number(size) === 0 ? "" : change > 0 ? "+" : "−";
     mark.hidden = rank === null;
-    if (rank === null) return;
-    const sign = change < 0 ? "−" : "+";
-    mark.textContent = `${rank}: ${sign}${shown(Math.abs(change))}`;
-    mark.classList.toggle("against", change < 0);
+    mark.textContent = `${rank}: ${side}${side && size || 0}`;
+    mark.className = `mark ${{ "+": "for", "−": "against" }[side] ?? ""}`;
   }
 
   paint() {

@@ -130,6 +130,7 @@ export class Trial {
   #bars(probabilities) {
     const { names } = this.model;
     const best = Math.max(...probabilities);
+    this.page.bars.classList.toggle("many", names.length > 8);
     if (this.page.bars.children.length !== names.length) {
       this.page.bars.replaceChildren(...names.map(() => {
         const item = document.createElement("li");
