@@ -126,6 +126,11 @@ results/playground.json: benchmarks/playground_figures.py | $(INSTALLED)
 	$(BIN)/python benchmarks/playground_figures.py --out $@
 	$(BIN)/python benchmarks/pages.py --write
 
+# What docs/deploy.md says of exported models: how far they are from the estimator.
+results/export.json: benchmarks/export_figures.py | $(INSTALLED)
+	$(BIN)/python benchmarks/export_figures.py --out $@
+	$(BIN)/python benchmarks/pages.py --write
+
 # What docs/reliability.md shows: hours on one core. Parts that are done are kept in results/faults;
 # `python tests/faults/campaign.py PART` does one again.
 faults: $(INSTALLED)

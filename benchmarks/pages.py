@@ -17,6 +17,7 @@ from pathlib import Path
 
 import convergence_table
 import embeddings
+import export_figures
 import familiarity
 import faults_table
 import float32
@@ -58,6 +59,7 @@ PAGES: Mapping[str, Tables] = {
         )
         for name in ("embeddings", "photos")
     },
+    "docs/deploy.md": {"results/export.json: make results/export.json": export_figures.table},
     "docs/playground.md": {
         "results/playground.json: make results/playground.json": playground_figures.figures
     },

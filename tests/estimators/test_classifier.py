@@ -167,7 +167,7 @@ def test_parameters_that_are_set_count_at_the_next_fit(tmp_path):
     clf.set_params(invert=True)
     np.testing.assert_array_equal(clf.predict_proba(images), before)
     np.testing.assert_allclose(
-        AdaptedModule(clf.fitted_)(torch.from_numpy(images / 255).float()[:, None]),
+        AdaptedModule(clf.fitted_)(torch.from_numpy(np.repeat(images[..., None], 3, 3))),
         before,
         atol=1e-5,
     )

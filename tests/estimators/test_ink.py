@@ -79,7 +79,7 @@ def test_it_is_kept_with_the_model(clf: mm.FewShotClassifier, tmp_path: Path, ca
     np.testing.assert_array_equal(again.predict_proba([photo]), clf.predict_proba([photo]))
     again.partial_fit([photo], ["zigzag"])
     assert len(again.support_.x) == 4
-    assert "light on dark" in describe(again.fitted_)["values"]
+    assert "light on dark" in describe(again.fitted_)["preprocessing"]
     photo.save(tmp_path / "photo.png")
     assert main(["predict", str(tmp_path / "model"), str(tmp_path / "photo.png"), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["predictions"][0]

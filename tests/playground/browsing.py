@@ -35,6 +35,9 @@ FLAGS = (
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    # A camera that shows a turning disc, and a person who lets the page use it.
+    "--use-fake-device-for-media-stream",
+    "--use-fake-ui-for-media-stream",
 )
 
 

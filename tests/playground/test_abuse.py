@@ -184,12 +184,34 @@ def test_questions_to_a_model_are_read_as_strictly(client):
     assert client.post(where, json={"image": draw("ring")}).status_code == 200
 
 
+def test_questions_about_an_example_are_read_as_strictly(client):
+    asked = request(steps=1, shapes=("ring", "bar"), shots=2)
+    asked["classes"][1]["examples"].pop()
+    model = client.post("/api/adapt", json=asked).json()["model"]
+    where, image = f"/api/models/{model}/without", draw("ring")
+    wrong = (
+        None,
+        {},
+        {"example": 0},
+        {"example": 0, "image": None},
+        {"example": -1, "image": image},
+    )
+    for asked in (*wrong, {"example": 100, "image": image}, {"example": 0.5, "image": image}):
+        refused(client.post(where, content=json.dumps(asked), headers=JSON), 422)
+    for example in (2, 3):  # alone in its class; not there
+        reason = refused(client.post(where, json={"example": example, "image": image}), 422)
+        assert "one of 3, of a class with another one" in reason
+    assert client.post(where, json={"example": 1, "image": image}).status_code == 200
+
+
 @pytest.mark.parametrize(
     "name",
     ["x", "..", "%2e%2e", "..%2f..%2fetc%2fpasswd", "%00", "a" * 5000, "run", "glyphs-maml", "é"],
 )
 def test_models_are_found_by_their_name_alone(client, name):
     refused(client.get(f"/api/models/{name}/file"), 404)
+    refused(client.get(f"/api/models/{name}/onnx"), 404)
+    refused(client.post(f"/api/models/{name}/without", json={"example": 0, "image": GREY}), 404)
     refused(client.post(f"/api/models/{name}/predict", json={"image": GREY}), 404)
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import re
+import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from importlib.resources import files
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 from PIL import Image
@@ -267,6 +271,139 @@ def test_a_run_of_ones_own_is_offered_and_works_with_its_colours_and_size(tmp_pa
         too_many = client.post("/api/adapt", json=request(start=OWN))
         assert too_many.status_code == 422
         assert "3" in too_many.json()["error"]
+
+
+# Photographs
+
+
+def photographs(count: int, seed: int = 0) -> list[dict]:
+    """Colours that differ from class to class more than within one."""
+    random = np.random.default_rng(seed)
+    colours = np.random.default_rng(5).integers(0, 256, (count, 1, 1, 3))
+    noise = random.normal(scale=12, size=(count, 40, 56, 3))
+    return [pixels(image) for image in (colours + noise).clip(0, 255).astype(np.uint8)]
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """A page whose own start takes photographs, with a head that is computed."""
+    torch.manual_seed(0)
+    folder = tmp_path_factory.mktemp("photos") / "like"
+    mm.save(mm.make_learner("protonet", mm.models.Conv4(5, 3, 32, 8)), folder)
+    with client_of(on_offer(folder)) as client:
+        yield client
+
+
+def taught(client, classes: int, shots: int = 2):
+    images = [photographs(classes, seed) for seed in range(shots)]
+    entries = [
+        {"name": f"class {i:02d}", "examples": [own[i] for own in images]} for i in range(classes)
+    ]
+    asked = {"start": OWN, "steps": 0, "lr": None, "classes": entries}
+    answer = client.post("/api/adapt", json=asked)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def test_a_start_for_photographs_tells_twenty_classes_apart(photos):
+    mine = next(s for s in photos.get("/api/starts").json()["starts"] if s["key"] == OWN)
+    assert (mine["most_classes"], mine["size"], mine["channels"], mine["ink"]) == (20, 32, 3, False)
+    found = taught(photos, 20)
+    new = photographs(20, seed=9)
+    right = sum(
+        int(np.argmax(ask(photos, found["model"], image))) == i for i, image in enumerate(new)
+    )
+    assert right >= 15
+    too_many = {"start": OWN, "steps": 0, "lr": None, "classes": []}
+    too_many["classes"] = [{"name": str(i), "examples": new[:1]} for i in range(21)]
+    assert photos.post("/api/adapt", json=too_many).status_code == 422
+
+
+def test_beside_photographs_stands_gradient_descent_from_an_empty_head(photos):
+    plain = taught(photos, 8)["plain"]
+    assert plain["losses"][0] == pytest.approx(np.log(8), abs=1e-4)
+    assert len(plain["losses"]) == 6, "though no step was asked for"
+    assert plain["losses"][-1] < plain["losses"][0]
+    assert len(taught(photos, 20, shots=5)["plain"]["losses"]) == 2, "the work has a limit"
+
+
+def test_a_colour_run_that_is_gradient_descent_has_nothing_beside_it(tmp_path):
+    mm.save(mm.make_learner("maml", mm.models.Conv4(5, 3, 32, 8), steps=2), tmp_path / "mine")
+    with client_of(on_offer(tmp_path / "mine")) as client:
+        assert taught(client, 3)["plain"] is None
+
+
+def test_the_change_without_an_example_is_that_of_an_adaptation_without_it(photos, tmp_path):
+    found = taught(photos, 3, shots=3)
+    where, image = f"/api/models/{found['model']}", photographs(3, seed=4)[1]
+    (tmp_path / "model").write_bytes(photos.get(f"{where}/file").content)
+    model = mm.FewShotClassifier.load(tmp_path / "model")
+    x, y = model.support_.x, model.classes_[model.support_.y.numpy()]
+    seen = np.frombuffer(base64.b64decode(image["pixels"]), np.uint8).reshape(1, 40, 56, 3)
+    probabilities = model.predict_proba(seen)[0]
+    best = int(probabilities.argmax())
+    for example in (0, 4, 8):
+        kept = [i for i in range(9) if i != example]
+        again = mm.FewShotClassifier(model.learner_, calibrate=False).fit(x[kept], y[kept])
+        logits = torch.from_numpy(np.log(again.predict_proba(seen)[0])) / model.temperature_
+        loss = -float(logits.log_softmax(0)[best])
+        answer = photos.post(f"{where}/without", json={"example": example, "image": image})
+        expected = loss + float(np.log(probabilities[best]))
+        assert answer.json()["change"] == pytest.approx(expected, abs=1e-3)
+
+
+def test_a_photograph_under_another_name_speaks_against_its_own_class(photos):
+    # The third example of class 0 shows class 1.
+    wrong, images = photographs(2, seed=6)[1], [photographs(2, seed) for seed in range(3)]
+    entries = [
+        {"name": "zero", "examples": [images[0][0], images[1][0], wrong]},
+        {"name": "one", "examples": [own[1] for own in images]},
+    ]
+    asked = {"start": OWN, "steps": 0, "lr": None, "classes": entries}
+    where = f"/api/models/{photos.post('/api/adapt', json=asked).json()['model']}/without"
+    question = photographs(2, seed=8)[0]
+    changes = [
+        photos.post(where, json={"example": i, "image": question}).json()["change"]
+        for i in range(3)
+    ]
+    assert min(changes) == changes[2] < 0
+
+
+def test_the_onnx_file_predicts_what_the_page_does(photos):
+    found = taught(photos, 7)
+    answer = photos.get(f"/api/models/{found['model']}/onnx")
+    assert answer.headers["content-disposition"].endswith('.onnx"')
+    session = onnxruntime.InferenceSession(answer.content, providers=["CPUExecutionProvider"])
+    for image in photographs(7, seed=3):
+        raw = np.frombuffer(base64.b64decode(image["pixels"]), np.uint8).reshape(1, 40, 56, 3)
+        shares, labels = session.run(None, {"images": raw})
+        shown = ask(photos, found["model"], image)
+        np.testing.assert_allclose(shares[0], shown, atol=2e-3)
+        assert labels[0] == f"class {int(np.argmax(shown)):02d}"
+
+
+def test_without_the_extra_the_page_says_how_to_get_it(photos, monkeypatch):
+    assert photos.get("/api/starts").json()["no_onnx"] is None
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    words = photos.get("/api/starts").json()["no_onnx"]
+    assert "pip install 'metamirror[export]'" in words
+    answer = photos.get(f"/api/models/{taught(photos, 2)['model']}/onnx")
+    assert (answer.status_code, answer.json()["error"]) == (422, words)
+
+
+@pytest.mark.slow
+def test_others_get_right_answers_while_a_model_is_exported(photos):
+    found = taught(photos, 5)
+    new = photographs(5, seed=3)
+    right = [ask(photos, found["model"], image) for image in new]
+    with ThreadPoolExecutor(3) as pool:
+        files = [pool.submit(photos.get, f"/api/models/{found['model']}/onnx") for _ in range(2)]
+        while not all(file.done() for file in files):
+            again = taught(photos, 5)
+            assert again["chosen"]["losses"] == pytest.approx(found["chosen"]["losses"], abs=1e-6)
+            for image, shares in zip(new, right, strict=True):
+                assert ask(photos, again["model"], image) == pytest.approx(shares, abs=1e-6)
+    assert [file.result().status_code for file in files] == [200, 200]
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,13 @@ import os
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from PIL import Image, ImageDraw
 from selenium.webdriver.common.keys import Keys
 
+import metamirror as mm
 from serving import served
 from tests.playground.browsing import DESK, PHONE, chromium
 from tests.playground.drawings import draw
@@ -28,7 +31,9 @@ def browser():
 
 
 @pytest.fixture(autouse=True)
-def _nothing_to_complain_about(browser):
+def _nothing_to_complain_about(request):
+    names = {"browser", "photo_browser"} & set(request.fixturenames)
+    browser = request.getfixturevalue(names.pop())
     browser.complaints()
     browser.requests()
     yield
@@ -126,7 +131,7 @@ def test_the_keyboard_alone_is_enough(browser):
         assert element.accessible_name, element.get_attribute("outerHTML")
         seen.append(element.get_attribute("id") or element.accessible_name)
     wanted = ["reset", "Example 1 of ayb: an image", "start", "steps", "lr", "adapt"]
-    wanted += ["question", "clear", "question-file", "next", "download"]
+    wanted += ["question", "clear", "question-file", "shoot", "next", "download", "onnx"]
     places = [seen.index(name) for name in wanted]
     assert places == sorted(places), seen
     browser.run("document.getElementById('clear').focus()")
@@ -235,6 +240,100 @@ def test_images_are_chosen_dropped_and_pasted(browser, tmp_path):
     broken.write_bytes(b"no image")
     browser.one("#question-file").send_keys(str(broken))
     browser.until(lambda: "broken.png is not an image" in browser.one("#problem").text)
+
+
+COLOURS = {"sky": (90, 150, 220), "grass": (70, 160, 60), "brick": (170, 70, 50)}
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory):
+    """Three of each kind, wide ones: the edges, which are black, are not looked at."""
+    folder = tmp_path_factory.mktemp("photographs")
+    for name, colour in COLOURS.items():
+        for i in range(3):
+            image = Image.new("RGB", (300, 180))
+            random = np.random.default_rng([i, *colour])
+            noise = random.normal(scale=15, size=(180, 180, 3)) + np.array(colour)
+            image.paste(Image.fromarray(noise.clip(0, 255).astype(np.uint8)), (60, 0))
+            image.save(folder / f"{name}{i}.jpg")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def photo_browser(tmp_path_factory):
+    """A page with a start for photographs, which is chosen."""
+    torch.manual_seed(0)
+    folder = tmp_path_factory.mktemp("starts") / "photos"
+    mm.save(mm.make_learner("protonet", mm.models.Conv4(5, 3, 32, 8)), folder)
+    with served(str(folder)) as server, chromium(server.url) as browser:
+        yield browser
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("screen", [DESK, PHONE], ids=lambda screen: screen.name)
+def test_photographs_are_told_apart_and_examples_ranked(photo_browser, photographs, screen, dark):
+    browser = photo_browser
+    browser.open(screen, dark, still=True)
+    browser.one("#start").send_keys("photos")
+    assert "middle square, 32 x 32" in browser.one("#geometry").text
+    for i, name in enumerate(COLOURS):
+        if i == len(browser.all(".card")):
+            browser.click("#add-class")
+        name_class(browser, i, name)
+        files = "\n".join(str(photographs / f"{name}{k}.jpg") for k in range(2))
+        browser.all(".card")[i].find_element("css selector", "input[type=file]").send_keys(files)
+    browser.until(lambda: len([b for b in browser.all(".slot .remove") if b.is_enabled()]) == 6)
+    adapt(browser)
+    assert sorted(browser.points()) == [1, 6], "no step, beside five of gradient descent"
+    browser.one("#question-file").send_keys(str(photographs / "grass2.jpg"))
+    browser.until(lambda: browser.likeliest() == "grass")
+    seen = "return [...arguments[0].getContext('2d').getImageData(1, 16, 1, 1).data]"
+    assert browser.run(seen, browser.one("#seen"))[1] > 100, "the middle, not the black edge"
+    browser.click("#influence")
+    browser.until(lambda: "speaks most" in browser.one("#influence-note").text)
+    marks = [mark.text for mark in browser.all(".mark") if mark.is_displayed()]
+    assert sorted(int(mark.partition(":")[0]) for mark in marks) == [1, 2, 3, 4, 5, 6]
+    assert fits(browser)
+    if SCREENSHOTS:
+        browser.screenshot(Path(SCREENSHOTS) / f"photographs-{screen.name}{'-dark' * dark}.png")
+    browser.click("#clear")
+    assert not [mark for mark in browser.all(".mark") if mark.is_displayed()]
+    assert not browser.one("#influence").is_displayed()
+    assert browser.one("#onnx").get_attribute("href").endswith("/onnx")
+    assert browser.complaints() == []
+
+
+def test_the_camera_takes_examples_and_questions(photo_browser):
+    browser = photo_browser
+    browser.open(DESK)
+    browser.one("#start").send_keys("photos")
+    browser.click(".card .shoot")
+    playing = "return document.getElementById('video').videoWidth > 0"
+    for count in (1, 2, 3, 4, 5):
+        browser.until(lambda: browser.run(playing))
+        browser.click("#take")
+        full = [b for b in browser.all(".card .remove") if b.is_enabled()]
+        assert len(full) == count
+    browser.until(lambda: not browser.one("#camera").is_displayed())
+    assert browser.run("return document.getElementById('video').srcObject") is None
+    assert not browser.one(".card .shoot").is_displayed(), "five are enough"
+    browser.click("#shoot")
+    browser.until(lambda: browser.run(playing))
+    browser.click("#close-camera")
+    assert not browser.one("#camera").is_displayed()
+
+
+def test_twenty_classes_fit_on_the_page(photo_browser):
+    browser = photo_browser
+    for screen in (DESK, PHONE):
+        browser.open(screen)
+        browser.one("#start").send_keys("photos")
+        for _ in range(18):
+            browser.click("#add-class")
+        names = [field.get_attribute("value") for field in browser.all(".card .name")]
+        assert names == list("ABCDEFGHIJKLMNOPQRST")
+        assert not browser.one("#add-class").is_displayed()
+        assert fits(browser)
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])

@@ -174,7 +174,7 @@ def export(model: Model, out: Path, format: Format = "onnx") -> None:
 def playground(
     run: Annotated[Path | None, Positional] = None, port: int = 7860, host: str = "127.0.0.1"
 ) -> None:
-    """Serve a page on which to draw a few signs, adapt a start to them, and try it out.
+    """Serve a page on which to draw signs or show photographs, adapt a start to them, and try it.
 
     Args:
         run: a run folder to choose from beside the shipped starts.

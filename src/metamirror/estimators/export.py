@@ -1,18 +1,21 @@
 """An adapted model for other programs: ONNX, or torch's own exported program.
 
-What is in the graph: exchange of dark and light, the network with its adapted parameters and fixed
-statistics, the outputs of the task's classes alone, temperature and softmax. What is not: reading,
-cropping and scaling of images, which `estimators.inputs.images` does before.
+What is in the graph: for images their scaling and cropping, exchange of dark and light; the network
+with its adapted parameters and fixed statistics, the outputs of the task's classes alone,
+temperature and softmax. What is not: decoding of files, and the search for ink.
 """
 
 import copy
+import importlib.util
 import io
 import json
 import logging
+import threading
 import warnings
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -23,12 +26,16 @@ from metamirror.core.normalisation import fixed_statistics
 from metamirror.estimators.base import FewShotEstimator, fitted_model
 from metamirror.estimators.fitting import FittedModel, lock_of, named_statistics, statistics_of
 from metamirror.estimators.inputs.images import Images
+from metamirror.estimators.inputs.raw import RawImages
 from metamirror.estimators.labels import classes_to_json
 from metamirror.models.conv4 import ConvBlock
 
 Format = Literal["onnx", "torch"]
 FACTS = "metamirror.json"  # the name of the extra file that an exported program of torch carries
-ANY_BATCH = ({0: torch.export.Dim("batch", min=1)},)
+BATCH = {0: torch.export.Dim("batch", min=1)}
+ANY_SIZE = {1: torch.export.Dim("height", min=1), 2: torch.export.Dim("width", min=1)}
+
+_one_at_a_time = threading.Lock()  # exporters change what belongs to the whole process
 
 
 class AdaptedModule(nn.Module):
@@ -53,16 +60,22 @@ class AdaptedModule(nn.Module):
         self.buffers_of = {name: "statistics_" + name.replace(".", "_") for name in statistics}
         for name, buffer in self.buffers_of.items():
             self.register_buffer(buffer, statistics[name].cpu().clone())
-        self.invert = isinstance(fitted.reader, Images) and bool(fitted.reader.invert)
+        reader = fitted.reader
+        self.reader = (
+            RawImages(reader.channels, reader.size, bool(reader.invert))
+            if isinstance(reader, Images)
+            else nn.Identity()
+        )
         self.classes = None if fitted.classes is None else len(fitted.classes)
         self.temperature = fitted.temperature or 1.0
 
     def forward(self, x: Tensor) -> Tensor:
         named = {name: self.get_buffer(buffer) for name, buffer in self.buffers_of.items()}
+        x = self.reader(x)
         outputs: list[Tensor] = []
         for member in self.members:
             with fixed_statistics(statistics_of(member, named)):
-                outputs.append(member(1 - x if self.invert else x))
+                outputs.append(member(x))
         output: Tensor = averaged(outputs, self.classes is not None)
         if self.classes is None:
             return output
@@ -71,55 +84,82 @@ class AdaptedModule(nn.Module):
 
 def export(estimator: FewShotEstimator, path: Path, form: Format) -> None:
     """Write a fitted estimator, for batches of any size, as ONNX or torch's exported program."""
-    fitted = fitted_model(estimator)
+    write_atomically(path, exported(fitted_model(estimator), form))
+
+
+def exported(fitted: FittedModel, form: Format) -> bytes:
+    """Return the content of the file that `export` writes."""
     if form not in get_args(Format):
         raise ValueError(f"format is {form!r}; choose from {', '.join(get_args(Format))}")
+    module, facts = AdaptedModule(fitted), describe(fitted)
     # Two examples: one would make the exporters take the size of a batch for a constant.
-    examples = fitted.support.x[[0, 0]].cpu()
+    examples, shapes = fitted.support.x[[0, 0]].cpu(), BATCH
+    if isinstance(module.reader, RawImages):
+        examples, shapes = torch.zeros(2, 40, 50, 3, dtype=torch.uint8), BATCH | ANY_SIZE
     content = _onnx if form == "onnx" else _torch
-    # The exporters' remarks are for their own developers.
     logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings(action="ignore"), torch.no_grad():
-            write_atomically(path, content(AdaptedModule(fitted), examples, describe(fitted)))
-    finally:
-        logger.setLevel(level)
+    with _one_at_a_time, warnings.catch_warnings(action="ignore"), torch.no_grad():
+        # The exporters' remarks are for their own developers.
+        level = logger.level
+        logger.setLevel(logging.ERROR)
+        try:
+            return content(module, examples, shapes, facts)
+        finally:
+            logger.setLevel(level)
 
 
 def describe(fitted: FittedModel) -> dict[str, Any]:
     """Return what goes into an exported model and what comes out."""
-    shape = fitted.support.x.shape[1:]
-    facts: dict[str, Any] = {"metamirror": __version__, "input": ["batch", *shape]}
-    if isinstance(fitted.reader, Images):
-        facts["values"] = "images as floats in 0..1, channels first"
-        if fitted.reader.ink:
-            facts["values"] += "; what is drawn on them in the middle, light on dark"
+    reader = fitted.reader
+    facts: dict[str, Any] = {"metamirror": __version__}
+    if isinstance(reader, Images):
+        facts["input"] = ["batch", "height", "width", 3]
+        facts["values"] = "bytes in 0..255: images of any size, red, green and blue last"
+        grey, inverted = " in grey" * (reader.channels == 1), ", dark for light" * reader.invert
+        facts["preprocessing"] = (
+            f"in the graph: the middle square, by Lanczos to {reader.size} x {reader.size} pixels"
+            f"{grey}{inverted}, divided by 255"
+        )
+        if reader.ink:
+            facts["preprocessing"] += (
+                "; before it, what is drawn has to be found, as "
+                "metamirror.estimators.inputs.ink.drawn_on does: light on dark, in the middle"
+            )
+    else:
+        facts["input"] = ["batch", *fitted.support.x.shape[1:]]
+        facts["values"] = str(fitted.support.x.dtype).removeprefix("torch.")
+        if backbone := getattr(reader, "name", None):
+            facts["values"] += f", the features that {backbone} gives"
     if fitted.classes is not None:
         facts["classes"] = classes_to_json(fitted.classes)
     return facts
 
 
-def _torch(module: AdaptedModule, examples: Tensor, facts: dict[str, Any]) -> bytes:
+def missing_extra() -> str | None:
+    """Return what to do before models can become ONNX, if anything."""
+    # onnxscript is what torch's exporter is built on.
+    found = all(importlib.util.find_spec(name) for name in ("onnx", "onnxscript"))
+    return None if found else "ONNX needs an extra: pip install 'metamirror[export]'"
+
+
+def _torch(module: AdaptedModule, examples: Tensor, shapes: Any, facts: dict[str, Any]) -> bytes:
     content = io.BytesIO()
-    program = torch.export.export(module, (examples,), dynamic_shapes=ANY_BATCH)
+    program = torch.export.export(module, (examples,), dynamic_shapes=(shapes,))
     torch.export.save(program, content, extra_files={FACTS: json.dumps(facts)})
     return content.getvalue()
 
 
-def _onnx(module: AdaptedModule, examples: Tensor, facts: dict[str, Any]) -> bytes:
-    try:
-        import onnx
-        import onnxscript  # noqa: F401 - what torch's exporter is built on
-    except ImportError as error:
-        raise ValueError("ONNX needs an extra: pip install 'metamirror[export]'") from error
+def _onnx(module: AdaptedModule, examples: Tensor, shapes: Any, facts: dict[str, Any]) -> bytes:
+    if missing := missing_extra():
+        raise ValueError(missing)
+    import onnx
+
     program = torch.onnx.export(
         module,
         (examples,),
-        input_names=["x"],
+        input_names=["images" if isinstance(module.reader, RawImages) else "x"],
         output_names=["values" if module.classes is None else "probabilities"],
-        dynamic_shapes=ANY_BATCH,
+        dynamic_shapes=(shapes,),
         dynamo=True,
         verbose=False,
     )
@@ -130,6 +170,22 @@ def _onnx(module: AdaptedModule, examples: Tensor, facts: dict[str, Any]) -> byt
         for name, value in facts.items()
     }
     onnx.helper.set_model_props(proto, words)
+    if "classes" in facts:
+        _name_the_likeliest(proto.graph, [str(label) for label in facts["classes"]])
     onnx.checker.check_model(proto)
     content: bytes = proto.SerializeToString()
     return content
+
+
+def _name_the_likeliest(graph: Any, labels: list[str]) -> None:
+    """Add an output, the likeliest label of each example: JavaScript sees no metadata."""
+    from onnx import TensorProto, helper
+
+    strings = np.array([label.encode() for label in labels], dtype=object)
+    names = helper.make_tensor("class_names", TensorProto.STRING, [len(labels)], strings)
+    graph.initializer.append(names)
+    graph.node.append(
+        helper.make_node("ArgMax", ["probabilities"], ["likeliest"], axis=1, keepdims=0)
+    )
+    graph.node.append(helper.make_node("Gather", ["class_names", "likeliest"], ["label"]))
+    graph.output.append(helper.make_tensor_value_info("label", TensorProto.STRING, ["batch"]))

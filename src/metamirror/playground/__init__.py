@@ -1,1 +1,1 @@
-"""A local web page: draw a few signs, watch a start adapt to them, see it recognise new ones."""
+"""A local web page: show it drawings or photographs, watch a start adapt, see it recognise more."""

@@ -19,11 +19,12 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from metamirror.core.files import to_json
+from metamirror.estimators.export import missing_extra
 from metamirror.playground import limits
 from metamirror.playground.guard import Guard, refusal
 from metamirror.playground.images import SETS, described, sample
-from metamirror.playground.models import FIRST, PLAIN, Choice, Model, ModelStore, adapt
-from metamirror.playground.requests import read_adapt, read_predict
+from metamirror.playground.models import FIRST, Choice, Model, ModelStore, adapt, beside
+from metamirror.playground.requests import read_adapt, read_predict, read_without
 from metamirror.report.styles import colours
 
 KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
@@ -93,6 +94,7 @@ class Playground:
                 "most_examples": limits.MOST_EXAMPLES,
                 "most_steps": limits.MOST_STEPS,
                 "largest_lr": limits.LARGEST_LR,
+                "no_onnx": missing_extra(),
             }
         )
 
@@ -116,12 +118,14 @@ class Playground:
 
     def _adapt(self, body: bytes, gone: threading.Event) -> tuple[Model, dict[str, Any] | None]:
         wanted = read_adapt(body)
-        choice, plain = self.choices.get(wanted.start), self.choices.get(PLAIN)
+        choice = self.choices.get(wanted.start)
         if choice is None:
             raise ValueError(f"start is {wanted.start!a}; choose from {', '.join(self.choices)}")
         model = adapt(choice, wanted)
-        if plain is None or plain is choice or gone.is_set():
+        other = None if gone.is_set() else beside(choice, self.choices, wanted)
+        if other is None:
             return model, None
+        plain, wanted = other
         try:
             return model, adapt(plain, wanted).described()
         except ValueError as error:
@@ -135,6 +139,14 @@ class Playground:
             request, lambda: model.predict(read_predict(request.state.body))
         )
         return _answer({"probabilities": probabilities, "seen": described(seen)})
+
+    async def without(self, request: Request) -> Response:
+        """Say what changes if one example is left out."""
+        model = self.store.get(request.path_params["model"])
+        change = await self._compute(
+            request, lambda: model.change_without(*read_without(request.state.body))
+        )
+        return _answer({"change": change})
 
     async def _compute(
         self, request: Request, function: Callable[..., Any], *arguments: Any
@@ -157,9 +169,11 @@ class Playground:
     async def download(self, request: Request) -> Response:
         """Answer with the adapted model as a file, made in memory."""
         model = self.store.get(request.path_params["model"])
-        content = await self._compute(request, model.file)
+        onnx = request.url.path.endswith("/onnx")
+        content = await self._compute(request, model.onnx if onnx else model.file)
         # A name of our own making: neither classes nor folders have a say in it.
-        said = f'attachment; filename="metamirror-{model.choice.method}.safetensors"'
+        kind = "onnx" if onnx else "safetensors"
+        said = f'attachment; filename="metamirror-{model.choice.method}.{kind}"'
         return Response(
             content, media_type="application/octet-stream", headers={"content-disposition": said}
         )
@@ -182,7 +196,9 @@ def make_app(choices: Mapping[str, Choice], host: str, **parts: Any) -> ASGIApp:
             Route("/api/samples/{number}", playground.sample),
             Route("/api/adapt", playground.adapt, methods=["POST"]),
             Route("/api/models/{model}/predict", playground.predict, methods=["POST"]),
+            Route("/api/models/{model}/without", playground.without, methods=["POST"]),
             Route("/api/models/{model}/file", playground.download),
+            Route("/api/models/{model}/onnx", playground.download),
         ],
         exception_handlers={HTTPException: _refused, Exception: _failed},
         lifespan=lifespan,

@@ -1,8 +1,10 @@
 """Starts that a page may choose from, and adapted models, kept in memory while there is room."""
 
+import copy
 import secrets
 import threading
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,20 +12,25 @@ from typing import Any
 import numpy as np
 import torch
 from starlette.exceptions import HTTPException
+from torch import Tensor
+from torch.nn import functional as F
 
 from metamirror.core.learner import Learner
+from metamirror.estimators.export import exported
 from metamirror.estimators.few_shot import FewShotClassifier
+from metamirror.estimators.fitting import FittedModel
 from metamirror.estimators.inputs.images import Images, image_shape
 from metamirror.estimators.model_file import pack
 from metamirror.estimators.starts import Start, open_start, shipped_names
-from metamirror.methods import METHODS
+from metamirror.methods import METHODS, make_learner
 from metamirror.playground import limits
 from metamirror.playground.images import Pixels, Strokes, prepare
 from metamirror.playground.requests import Adapt
 from metamirror.report.styles import style_of
 from metamirror.training.config import load_config
 
-PLAIN = "glyphs-maml"  # gradient descent, beside which every geometry is shown
+PLAIN = "glyphs-maml"  # gradient descent, beside which every start for letters is shown
+PLAIN_STEPS = 5  # of gradient descent, beside a start that takes none
 FIRST = "glyphs-blockiaf"  # what the page begins with
 OWN = "run"  # what requests call the user's own run: a word, and not its path
 INK = ("glyphs", "omniglot")  # light on dark: starts from these get the ink of an image alone
@@ -53,6 +60,8 @@ class Choice:
             "style": style_of(self.method).index,
             "most_classes": min(self.ways, limits.MOST_CLASSES),
             "channels": self.reader.channels,
+            "size": self.reader.size,
+            "ink": self.reader.ink,
             "steps": min(self.steps, limits.MOST_STEPS),
             "lr": self.lr,
         }
@@ -108,11 +117,40 @@ class Model:
         by_name = dict(zip(self.classifier.classes_.tolist(), found.tolist(), strict=True))
         return [by_name[name] for name in self.names], seen
 
+    def change_without(self, example: int, image: Pixels | Strokes) -> float:
+        """Return by how much an image's loss rises if the start is adapted without one example.
+
+        Its likeliest class is taken for right: above zero the example speaks for it, below against.
+        """
+        fitted, (x, y) = self.classifier.fitted_, self.classifier.support_
+        kept = torch.arange(len(y)) != example
+        if bool(kept.all()) or not bool((y[kept] == y[example]).any()):
+            raise ValueError(
+                f"example is {example}; it must be one of {len(y)}, of a class with another one"
+            )
+        labels = self.classifier.classes_[y[kept].numpy()]
+        settings = {**self.classifier.get_params(), "calibrate": False}
+        others = FewShotClassifier(**settings).fit(x[kept], labels).fitted_
+        asked = fitted.reader.read(prepare(image, self.choice.reader)[None])
+        before, after = (self._logits(model, asked) for model in (fitted, others))
+        right = before.argmax(1)
+        return float(F.cross_entropy(after, right) - F.cross_entropy(before, right))
+
+    def _logits(self, fitted: FittedModel, x: Tensor) -> Tensor:
+        """Return the outputs of the classes, as certain as this model is."""
+        return fitted.outputs(x)[:, : len(self.names)].double() / self.classifier.temperature_
+
     def file(self) -> bytes:
         """Return the content of a file for `FewShotClassifier.load`."""
+        return pack(self._for_any_image(), self.classifier.get_params())
+
+    def onnx(self) -> bytes:
+        """Return the content of a file for other programs."""
+        return exported(self._for_any_image(), "onnx")
+
+    def _for_any_image(self) -> FittedModel:
         # Here images come prepared; whoever has the file gives it any, which it then prepares.
-        fitted = replace(self.classifier.fitted_, reader=self.choice.reader)
-        return pack(fitted, self.classifier.get_params())
+        return replace(self.classifier.fitted_, reader=self.choice.reader)
 
     def nbytes(self) -> int:
         """Return about how much memory it takes."""
@@ -143,10 +181,40 @@ def adapt(choice: Choice, request: Adapt) -> Model:
         for i, image in enumerate(examples, 1):
             images.append(prepare(image, choice.reader, f"example {i} of class {name!r}"))
             labels.append(name)
+    # Heads that are computed are too certain; with steps, calibrating would take as many again.
     classifier = FewShotClassifier(
-        choice.start, steps=request.steps, lr=request.lr, device="cpu", calibrate=False
+        choice.start,
+        steps=request.steps,
+        lr=request.lr,
+        device="cpu",
+        calibrate=request.steps == 0,
     )
     return Model(choice, list(request.classes), classifier.fit(np.stack(images), labels))
+
+
+def beside(
+    choice: Choice, choices: Mapping[str, Choice], request: Adapt
+) -> tuple[Choice, Adapt] | None:
+    """Return the gradient descent that is shown beside a start, and what is asked of it.
+
+    For letters it is a start of its own. For photographs it begins at the chosen network, with a
+    head of zeros where that is computed from the examples.
+    """
+    if choice.reader.ink:
+        plain = choices.get(PLAIN)
+        return None if plain is None or plain is choice else (plain, request)
+    learner = open_start(choice.start)
+    computed = learner.start.computed
+    if METHODS[choice.method].optimizer == "GD" and not computed:
+        return None
+    model = copy.deepcopy(learner.model).requires_grad_(True)
+    for name in computed:
+        head = model.get_parameter(name)
+        head.data = head.new_zeros(len(request.classes), *head.shape[1:])
+    start = make_learner("maml", model, steps=PLAIN_STEPS, lr=choice.lr)
+    steps = min(request.steps or PLAIN_STEPS, max(1, limits.PLAIN_WORK // request.examples))
+    plain = replace(choice, key=PLAIN, title="the same network", method="maml", start=start)
+    return plain, replace(request, steps=steps)
 
 
 class ModelStore:

@@ -30,6 +30,11 @@ class Adapt:
     lr: float | None
     classes: dict[str, list[Pixels | Strokes]]
 
+    @property
+    def examples(self) -> int:
+        """How many there are of all classes together."""
+        return sum(map(len, self.classes.values()))
+
 
 def read_adapt(body: bytes) -> Adapt:
     """Return the request to adapt from its JSON."""
@@ -56,6 +61,13 @@ def read_adapt(body: bytes) -> Adapt:
 def read_predict(body: bytes) -> Pixels | Strokes:
     """Return the image of a request to predict from its JSON."""
     return _image(_fields(_document(body), "the request", ("image",))["image"], "image")
+
+
+def read_without(body: bytes) -> tuple[int, Pixels | Strokes]:
+    """Return the number of the example that a request leaves out, and its image to predict."""
+    fields = _fields(_document(body), "the request", ("example", "image"))
+    most = limits.MOST_CLASSES * limits.MOST_EXAMPLES - 1
+    return _number(fields["example"], "example", 0, most), _image(fields["image"], "image")
 
 
 def _document(body: bytes) -> Any:

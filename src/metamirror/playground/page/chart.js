@@ -1,7 +1,7 @@
 // The loss against the steps, on a logarithmic scale, drawn step by step.
 
 const WIDTH = 440, HEIGHT = 250;
-const LEFT = 46, RIGHT = 14, TOP = 10, BOTTOM = 38;
+const LEFT = 56, RIGHT = 14, TOP = 10, BOTTOM = 38;
 const LOWEST = 1e-4; // a loss may be zero, and has then no logarithm
 const MARGIN = 0.12; // above and below the curves, in powers of ten
 const SHAPES = ["circle", "square"];

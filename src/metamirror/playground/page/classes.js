@@ -4,17 +4,19 @@ import { Pad } from "./pad.js";
 import { FileImage, InkImage } from "./images.js";
 
 const FEWEST = 2;
-const LETTERS = "ABCDE";
+const LETTERS = "ABCDEFGHIJKLMNOPQRST";
 
 export class Classes {
   /** @param changed called when anything is drawn, added, removed or renamed
-   *  @param problem called with the reason why a file was not taken */
-  constructor(list, button, { mostExamples, changed, problem }) {
+   *  @param problem called with the reason why a file was not taken
+   *  @param camera where photographs may come from */
+  constructor(list, button, { mostExamples, changed, problem, camera }) {
     this.list = list;
     this.button = button;
     this.mostExamples = mostExamples;
     this.changed = changed;
     this.problem = problem;
+    this.camera = camera;
     this.most = 5;
     this.cards = [];
     button.addEventListener("click", () => {
@@ -46,7 +48,7 @@ export class Classes {
   }
 
   /** As a request has them; throws with what is missing, and moves the focus there. */
-  value(channels) {
+  value(start) {
     const names = this.cards.map((card) => card.name.value.trim());
     this.cards.forEach((card, i) => {
       const wrong = (reason, element) => {
@@ -59,8 +61,13 @@ export class Classes {
     });
     return this.cards.map((card, i) => ({
       name: names[i],
-      examples: card.full.map((pad) => pad.value(channels)),
+      examples: card.full.map((pad) => pad.value(start)),
     }));
+  }
+
+  /** The squares of all examples, in the order of a request, and whether they have company. */
+  get examples() {
+    return this.cards.flatMap(({ full }) => full.map((pad) => ({ pad, alone: full.length < 2 })));
   }
 
   /** The card that an element is in, if any. */
@@ -108,6 +115,7 @@ class Card {
     this.remove = item.querySelector(".remove-class");
     this.slots = item.querySelector(".slots");
     this.files = item.querySelector("input[type=file]");
+    this.shoot = item.querySelector(".shoot");
     this.pads = [];
     // First of all: the ink of a square has the colour that its place on the page gives it.
     classes.list.append(item);
@@ -118,6 +126,8 @@ class Card {
       await this.takeFiles(this.files.files);
       this.files.value = "";
     });
+    this.shoot.addEventListener("click", () => classes.camera.open(`Photographs of ${this.name.value}`,
+      (image) => { this.take(image); return this.full.length < classes.mostExamples; }));
     this.#arrange();
   }
 
@@ -144,6 +154,7 @@ class Card {
     const last = this.pads.at(-1);
     if (this.pads.length < mostExamples && (!last || !last.empty)) this.#addSlot();
     this.files.parentElement.hidden = this.full.length >= mostExamples;
+    this.shoot.hidden = !this.classes.camera.there || this.full.length >= mostExamples;
     this.#label();
   }
 
@@ -175,10 +186,11 @@ class Card {
     const name = this.name.value || "a class";
     this.remove.setAttribute("aria-label", `Remove ${name}`);
     this.files.setAttribute("aria-label", `Add images of ${name}`);
+    this.shoot.setAttribute("aria-label", `Photograph ${name}`);
     this.pads.forEach((pad, i) => {
       const kind = pad.empty ? "empty" : pad.image ? "an image" : "a drawing";
       pad.canvas.setAttribute("aria-label", `Example ${i + 1} of ${name}: ${kind}`);
-      const button = pad.canvas.nextElementSibling;
+      const button = pad.canvas.parentElement.querySelector(".remove");
       button.disabled = pad.empty;
       button.setAttribute("aria-label", `Remove example ${i + 1} of ${name}`);
     });

@@ -1,7 +1,28 @@
-// Images that were not drawn here: files, and letters from the server.
+// Images that were not drawn here: files, photographs of the camera, and letters from the server.
 
+const KEPT = 512; // the longer side of what the page keeps
 const SIDE = 112; // the longer side of what is sent
-const MOST_BYTES = 40e6;
+const MOST_BYTES = 40e6, MOST_PIXELS = 50e6;
+
+/** A part of an image in another size. */
+function scaled(image, [left, top, wide, high], width, height) {
+  const canvas = document.createElement("canvas");
+  canvas.width = width;
+  canvas.height = height;
+  const context = canvas.getContext("2d");
+  context.imageSmoothingQuality = "high";
+  // What is transparent lies on white paper.
+  context.fillStyle = "#fff";
+  context.fillRect(0, 0, width, height);
+  context.drawImage(image, left, top, wide, high, 0, 0, width, height);
+  return canvas;
+}
+
+/** Everything, or the square in the middle. */
+function part({ width, height }, square) {
+  const short = Math.min(width, height);
+  return square ? [(width - short) / 2, (height - short) / 2, short, short] : [0, 0, width, height];
+}
 
 /** Bytes as requests have them. */
 function encode(bytes) {
@@ -20,26 +41,28 @@ export class FileImage {
     } catch {
       throw new Error(`${file.name || "This"} is not an image that the browser can read`);
     }
-    const scale = SIDE / Math.max(bitmap.width, bitmap.height);
-    const side = (length) => Math.max(8, Math.round(length * scale));
-    const canvas = document.createElement("canvas");
-    canvas.width = side(bitmap.width);
-    canvas.height = side(bitmap.height);
-    const context = canvas.getContext("2d");
-    context.imageSmoothingQuality = "high";
-    // What is transparent lies on white paper.
-    context.fillStyle = "#fff";
-    context.fillRect(0, 0, canvas.width, canvas.height);
-    context.drawImage(bitmap, 0, 0, canvas.width, canvas.height);
+    const found = bitmap.width * bitmap.height > MOST_PIXELS ? null : FileImage.of(bitmap);
     bitmap.close();
-    return new FileImage(canvas);
+    if (!found) throw new Error(`${file.name} has more than 50 million pixels`);
+    return found;
+  }
+
+  /** @param image whatever a canvas can draw, with its width and height */
+  static of(image) {
+    const scale = Math.min(1, KEPT / Math.max(image.width, image.height));
+    const side = (length) => Math.max(8, Math.round(length * scale));
+    return new FileImage(scaled(image, part(image), side(image.width), side(image.height)));
   }
 
   constructor(canvas) { this.canvas = canvas; }
 
-  fields(channels) {
-    const { width, height } = this.canvas;
-    const { data } = this.canvas.getContext("2d").getImageData(0, 0, width, height);
+  /** Starts for ink look for it everywhere; others get the middle, in their own size. */
+  fields({ channels, size, ink }) {
+    const [left, top, wide, high] = part(this.canvas, !ink);
+    const scale = (ink ? SIDE : Math.min(size, SIDE)) / Math.max(wide, high);
+    const [width, height] = [wide, high].map((length) => Math.max(8, Math.round(length * scale)));
+    const canvas = scaled(this.canvas, [left, top, wide, high], width, height);
+    const { data } = canvas.getContext("2d").getImageData(0, 0, width, height);
     const bytes = new Uint8Array(width * height * channels);
     for (let i = 0; i < width * height; i++) {
       const [red, green, blue] = data.subarray(4 * i, 4 * i + 3);
@@ -49,11 +72,11 @@ export class FileImage {
     return { width, height, channels, pixels: encode(bytes) };
   }
 
-  paint(context, side) {
-    const { width, height } = this.canvas;
-    const scale = side / Math.max(width, height);
-    const [w, h] = [width * scale, height * scale];
-    context.drawImage(this.canvas, (side - w) / 2, (side - h) / 2, w, h);
+  paint(context, side, ink, square) {
+    const [left, top, wide, high] = part(this.canvas, square);
+    const scale = side / Math.max(wide, high);
+    const [w, h] = [wide * scale, high * scale];
+    context.drawImage(this.canvas, left, top, wide, high, (side - w) / 2, (side - h) / 2, w, h);
   }
 }
 

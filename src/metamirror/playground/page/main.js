@@ -1,8 +1,11 @@
 // What belongs together on the page: classes, settings, the adaptation and the trial.
 
+import { Camera } from "./camera.js";
 import { Chart, legend, numbers } from "./chart.js";
 import { Classes } from "./classes.js";
+import { Influence } from "./influence.js";
 import { InkImage } from "./images.js";
+import { showSquares } from "./pad.js";
 import { server } from "./server.js";
 import { Trial } from "./trial.js";
 
@@ -18,9 +21,11 @@ function problem(reason) {
 }
 
 async function begin() {
-  const { starts, first, samples, ...limits } = await server.starts();
+  const { starts, first, samples, no_onnx: noOnnx, ...limits } = await server.starts();
   const chart = new Chart(page.chart);
-  const trial = new Trial(page, problem);
+  const camera = new Camera(page, problem);
+  const influence = new Influence(page, problem);
+  const trial = new Trial(page, { problem, camera, changed: () => influence.of(trial) });
   let adapted = false; // whether there is a model to compare other settings with
   let running = new AbortController(); // of the adaptation that counts
   let sample = -1;
@@ -29,23 +34,40 @@ async function begin() {
     mostExamples: limits.most_examples,
     changed: () => {
       problem("");
+      influence.forget();
       if (adapted) page.adapt.textContent = "Adapt again";
     },
     problem,
+    camera,
   });
 
   // Settings
 
   const start = () => starts.find(({ key }) => key === page.start.value);
-  page.start.append(...starts.map(({ key, title }) => new Option(title, key)));
+  for (const [label, ink] of [["For drawings and letters", true], ["For photographs", false]]) {
+    const group = document.createElement("optgroup");
+    group.label = label;
+    const own = starts.filter((each) => each.ink === ink);
+    group.append(...own.map(({ key, title }) => new Option(title, key)));
+    if (own.length) page.start.append(group);
+  }
   page.start.value = first;
+  if (noOnnx) {
+    page.onnx.hidden = true;
+    page["files-note"].textContent = noOnnx;
+  }
   page.steps.max = limits.most_steps;
   page.lr.max = limits.largest_lr;
 
   function describe() {
-    const { optimizer, geometry } = start();
-    page.geometry.textContent = `${OPTIMIZERS[optimizer] ?? optimizer} · geometry: ${geometry}`;
-    classes.limit(start().most_classes);
+    const { optimizer, geometry, ink, size, most_classes: most } = start();
+    const looks = ink ? "looks at what is drawn" : `looks at the middle square, ${size} x ${size} pixels`;
+    const how = (OPTIMIZERS[optimizer] ?? optimizer).replace("none: ", "From ");
+    const shape = geometry === "none" ? [] : [`geometry: ${geometry}`];
+    page.geometry.textContent = [how, ...shape, looks, `up to ${most} classes`].join(" · ");
+    page["photographs-help"].hidden = !ink || starts.every((each) => each.ink);
+    classes.limit(most);
+    showSquares(!ink);
   }
   function usual() {
     page.steps.value = start().steps;
@@ -59,6 +81,9 @@ async function begin() {
     if (adapted) soon = setTimeout(adapt, 250);
   }
   page.start.addEventListener("change", () => {
+    // Heads that are computed need no steps; others do.
+    if (!start().steps || !page.steps.valueAsNumber) page.steps.value = start().steps;
+    page["steps-shown"].value = page.steps.value;
     page.lr.value = start().lr;
     describe();
     settingsChanged();
@@ -96,16 +121,22 @@ async function begin() {
     const mine = another();
     page.adapt.setAttribute("aria-busy", "true");
     try {
-      const { channels, key } = start();
+      const chosen = start();
       const request = {
-        start: key,
+        start: chosen.key,
         steps: page.steps.valueAsNumber,
         lr: stepSize(),
-        classes: classes.value(channels),
+        classes: classes.value(chosen),
       };
+      const { examples } = classes;
       const answer = await server.adapt(request, mine.signal);
       if (mine !== running) return false;
-      show(answer, request, channels);
+      show(answer, request, chosen);
+      // What was changed meanwhile is no longer what was adapted to.
+      if (JSON.stringify(classes.value(chosen)) === JSON.stringify(request.classes)) {
+        influence.use(answer.model, examples);
+      }
+      influence.of(trial);
       return true;
     } catch (error) {
       if (mine === running) problem(error.message);
@@ -115,7 +146,7 @@ async function begin() {
     }
   }
 
-  function show({ model, chosen, plain }, request, channels) {
+  function show({ model, chosen, plain }, request, start) {
     adapted = true;
     page.adapt.textContent = "Adapt";
     page.result.hidden = false;
@@ -127,7 +158,8 @@ async function begin() {
     legend(page.legend, curves);
     numbers(page.numbers, curves);
     page.status.textContent = `Adapted in ${Math.round(chosen.milliseconds)} milliseconds.`;
-    trial.use(model, request.classes.map(({ name }) => name), channels);
+    page["files-note"].hidden = !noOnnx && !start.ink;
+    trial.use(model, request.classes.map(({ name }) => name), start);
   }
 
   page.adapt.addEventListener("click", adapt);
@@ -141,6 +173,7 @@ async function begin() {
     problem("");
     classes.fill();
     trial.reset();
+    influence.forget();
     page.result.hidden = true;
     page.waiting.hidden = false;
     page.adapt.textContent = "Adapt";
@@ -154,6 +187,7 @@ async function begin() {
     try {
       const given = await server.sample(sample);
       if (mine !== running) return; // something else was begun meanwhile
+      if (!start().ink) page.start.value = first;
       reset();
       const most = start().most_classes;
       const kept = given.classes.slice(0, most);

@@ -5,6 +5,7 @@ const STEP = 0.05; // of the keyboard's pen
 const MOST_POINTS = 1400, MOST_STROKES = 100; // what the server takes, or a little less
 const ENDS = ["pointerup", "pointercancel", "lostpointercapture"];
 const pads = new Set();
+let square = false; // whether of an image the middle alone counts, and is shown
 
 export class Pad {
   /** @param changed called with every change, also in the middle of a stroke */
@@ -25,8 +26,8 @@ export class Pad {
   get empty() { return !this.image && !this.strokes.length; }
 
   /** What is sent to the server. */
-  value(channels) {
-    return this.image ? this.image.fields(channels) : { strokes: this.strokes };
+  value(start) {
+    return this.image ? this.image.fields(start) : { strokes: this.strokes };
   }
 
   show(image) {
@@ -39,13 +40,23 @@ export class Pad {
 
   forget() { pads.delete(this); }
 
+  /** Shows an example's rank, and by how much the loss rises without it; nothing without a rank. */
+  mark(rank, change = 0) {
+    const mark = this.canvas.parentElement.querySelector(".mark");
+    const size = Math.abs(change).toFixed(Math.abs(change) < 10 ? 2 : 0);
+    const side = Number(size) === 0 ? "" : change > 0 ? "+" : "−";
+    mark.hidden = rank === null;
+    mark.textContent = `${rank}: ${side}${side && size || 0}`;
+    mark.className = `mark ${{ "+": "for", "−": "against" }[side] ?? ""}`;
+  }
+
   paint() {
     const { canvas } = this;
     const side = canvas.width;
     const context = canvas.getContext("2d");
     const ink = getComputedStyle(canvas).color;
     context.clearRect(0, 0, side, side);
-    if (this.image) this.image.paint(context, side, ink);
+    if (this.image) this.image.paint(context, side, ink, square);
     context.strokeStyle = context.fillStyle = ink;
     context.lineWidth = PEN * side;
     context.lineCap = context.lineJoin = "round";
@@ -145,6 +156,12 @@ export class Pad {
     }
     this.#update();
   }
+}
+
+/** Shows of all images what the start looks at. */
+export function showSquares(wanted) {
+  square = wanted;
+  for (const pad of pads) pad.paint();
 }
 
 // Ink has the colour of the text, which changes with the ground.

@@ -37,5 +37,7 @@ export const server = {
   sample: (number) => ask(`api/samples/${number}`),
   adapt: (request, signal) => ask("api/adapt", request, signal),
   predict: (model, image) => ask(`api/models/${model}/predict`, { image }),
-  file: (model) => `api/models/${model}/file`,
+  without: (model, example, image, signal) =>
+    ask(`api/models/${model}/without`, { example, image }, signal),
+  file: (model, kind) => `api/models/${model}/${kind}`,
 };

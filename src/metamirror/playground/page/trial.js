@@ -1,4 +1,4 @@
-// New drawings, and what the adapted model makes of them while they are drawn.
+// New drawings and photographs, and what the adapted model makes of them.
 
 import { Pad } from "./pad.js";
 import { FileImage, InkImage } from "./images.js";
@@ -8,11 +8,14 @@ const PAUSE = 90; // milliseconds without a change, after which the server is as
 
 export class Trial {
   /** @param page elements by id
-   *  @param problem called with the reason why something failed */
-  constructor(page, problem) {
+   *  @param problem called with the reason why something failed
+   *  @param camera where photographs may come from
+   *  @param changed called with every change of what is asked */
+  constructor(page, { problem, camera, changed }) {
     this.page = page;
     this.problem = problem;
-    this.model = null; // {id, names, channels}
+    this.changed = changed;
+    this.model = null; // {id, names, start}
     this.tries = [];
     this.timer = 0;
     this.asking = false;
@@ -24,12 +27,16 @@ export class Trial {
       event.target.value = "";
     });
     page.next.addEventListener("click", () => this.next());
+    page.shoot.hidden = !camera.there;
+    page.shoot.addEventListener("click", () => camera.open("A photograph to try it with",
+      (image) => { this.pad.show(image); return false; }));
   }
 
-  use(id, names, channels) {
-    this.model = { id, names, channels };
-    this.page.download.href = server.file(id);
-    this.page.download.hidden = false;
+  use(id, names, start) {
+    this.model = { id, names, start };
+    this.page.download.href = server.file(id, "file");
+    this.page.onnx.href = server.file(id, "onnx");
+    this.page.files.hidden = false;
     this.#bars(names.map(() => 0));
     this.#changed();
   }
@@ -40,6 +47,9 @@ export class Trial {
     this.at = -1;
     this.page.next.hidden = !tries.length;
   }
+
+  /** What is asked, if anything. */
+  get image() { return this.model && !this.pad.empty ? this.pad.value(this.model.start) : null; }
 
   next() {
     this.at = (this.at + 1) % this.tries.length;
@@ -53,7 +63,7 @@ export class Trial {
     this.model = null;
     this.offer([]);
     this.pad.clear();
-    this.page.download.hidden = true;
+    this.page.files.hidden = true;
     this.page.bars.replaceChildren();
   }
 
@@ -68,8 +78,9 @@ export class Trial {
   #changed() {
     this.answer = null;
     clearTimeout(this.timer);
+    this.changed();
     if (!this.model || this.pad.empty) {
-      this.page.verdict.textContent = this.model ? "Draw something." : "Adapt first, then draw here.";
+      this.page.verdict.textContent = this.model ? "Draw or show it something." : "Adapt first, then draw here.";
       this.page["seen-note"].hidden = true;
       if (this.model) this.#bars(this.model.names.map(() => 0));
       return;
@@ -87,7 +98,7 @@ export class Trial {
     this.again = false;
     const { model } = this;
     try {
-      const found = await server.predict(model.id, this.pad.value(model.channels));
+      const found = await server.predict(model.id, this.pad.value(model.start));
       if (model === this.model && !this.pad.empty) this.#show(found);
     } catch (error) {
       if (model === this.model) this.problem(error.message);
@@ -119,6 +130,7 @@ export class Trial {
   #bars(probabilities) {
     const { names } = this.model;
     const best = Math.max(...probabilities);
+    this.page.bars.classList.toggle("many", names.length > 8);
     if (this.page.bars.children.length !== names.length) {
       this.page.bars.replaceChildren(...names.map(() => {
         const item = document.createElement("li");
