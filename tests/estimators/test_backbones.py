@@ -18,6 +18,7 @@ import metamirror as mm
 from metamirror.cli.main import main
 from metamirror.estimators.backbones.feature_cache import FeatureCache
 from metamirror.estimators.backbones.opening import open_backbone
+from metamirror.estimators.export import export
 from tests.refusals import assert_command_refused, assert_refused
 
 
@@ -364,3 +365,22 @@ def test_what_gives_no_rows_is_refused(output):
 def test_a_command_without_start_and_backbone_is_refused(folder: Path, tmp_path: Path, capsys):
     code = main(["adapt", "--support", str(folder), "--out", str(tmp_path / "m")])
     assert_command_refused(capsys, code, "which start")
+
+
+# Other programs
+
+
+def test_an_exported_model_has_its_backbone_inside(body: Body, tmp_path: Path):
+    import onnxruntime
+
+    images = pictures()
+    clf = mm.FewShotClassifier(backbone=body).fit(images, LABELS)
+    export(clf, tmp_path / "mine.onnx", "onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "mine.onnx")
+    pixels = np.stack([np.asarray(image) for image in images])
+    probabilities, labels = session.run(["probabilities", "label"], {"images": pixels})
+    np.testing.assert_allclose(probabilities, clf.predict_proba(images), atol=0.02)
+    assert labels.tolist() == LABELS
+    assert (
+        "0.75 of the middle square" in session.get_modelmeta().custom_metadata_map["preprocessing"]
+    )

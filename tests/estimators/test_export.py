@@ -68,6 +68,7 @@ def test_the_module_to_export_predicts_the_same(method: str):
     np.testing.assert_allclose(found, clf.predict_proba(new), atol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore::metamirror.estimators.familiarity.UnfamiliarExamplesWarning")
 def test_onnx_predicts_the_same_for_any_number_of_images_of_any_size(tmp_path: Path):
     # A start that was trained, with fewer classes than outputs and every part of the graph.
     clf = mm.FewShotClassifier(calibrate=True, invert=True).fit(*stripes(classes=3, each=2))

@@ -23,15 +23,17 @@ from metamirror._version import __version__
 from metamirror.core.files import write_atomically
 from metamirror.core.learner import averaged
 from metamirror.core.normalisation import fixed_statistics
+from metamirror.estimators.backbones.backbone import Backbone, FeatureModule
 from metamirror.estimators.base import FewShotEstimator, fitted_model
 from metamirror.estimators.fitting import FittedModel, lock_of, named_statistics, statistics_of
-from metamirror.estimators.inputs.images import Images
+from metamirror.estimators.inputs.images import Images, Reader
 from metamirror.estimators.inputs.raw import RawImages
 from metamirror.estimators.labels import classes_to_json
 from metamirror.models.conv4 import ConvBlock
 
 Format = Literal["onnx", "torch"]
 FACTS = "metamirror.json"  # the name of the extra file that an exported program of torch carries
+BYTES = "bytes in 0..255: images of any size, red, green and blue last"
 BATCH = {0: torch.export.Dim("batch", min=1)}
 ANY_SIZE = {1: torch.export.Dim("height", min=1), 2: torch.export.Dim("width", min=1)}
 
@@ -47,10 +49,7 @@ class AdaptedModule(nn.Module):
         statistics = named_statistics(learner.model, adapted.statistics)
         with lock_of(learner):
             model = copy.deepcopy(learner.model).cpu().eval().requires_grad_(False)
-        for module in model.modules():
-            if isinstance(module, ConvBlock):
-                # The same function in operations that every exporter knows.
-                module.fast = False
+        use_plain_blocks(model)
         self.members = nn.ModuleList(copy.deepcopy(model) for _ in adapted.members)
         for member, params in zip(self.members, adapted.members, strict=True):
             own = {**dict(member.named_parameters()), **dict(member.named_buffers())}
@@ -60,12 +59,8 @@ class AdaptedModule(nn.Module):
         self.buffers_of = {name: "statistics_" + name.replace(".", "_") for name in statistics}
         for name, buffer in self.buffers_of.items():
             self.register_buffer(buffer, statistics[name].cpu().clone())
-        reader = fitted.reader
-        self.reader = (
-            RawImages(reader.channels, reader.size, bool(reader.invert))
-            if isinstance(reader, Images)
-            else nn.Identity()
-        )
+        self.reader = in_graph(fitted.reader)
+        self.takes_images = not isinstance(self.reader, nn.Identity)
         self.classes = None if fitted.classes is None else len(fitted.classes)
         self.temperature = fitted.temperature or 1.0
 
@@ -82,6 +77,25 @@ class AdaptedModule(nn.Module):
         return (output[:, : self.classes] / self.temperature).softmax(1)
 
 
+def in_graph(reader: Reader) -> nn.Module:
+    """Return what is done with the examples first, as far as a graph can do it."""
+    if isinstance(reader, Images):
+        return RawImages(reader.channels, reader.size, bool(reader.invert), reader.crop)
+    if isinstance(reader, Backbone) and isinstance(reader.network, nn.Module):
+        features = FeatureModule(reader)
+        use_plain_blocks(features)
+        raw = RawImages(reader.channels, reader.size, False, reader.crop)
+        return nn.Sequential(raw, features)
+    return nn.Identity()
+
+
+def use_plain_blocks(model: nn.Module) -> None:
+    """Let a model compute the same function in operations that every exporter knows."""
+    for module in model.modules():
+        if isinstance(module, ConvBlock):
+            module.fast = False
+
+
 def export(estimator: FewShotEstimator, path: Path, form: Format) -> None:
     """Write a fitted estimator, for batches of any size, as ONNX or torch's exported program."""
     write_atomically(path, exported(fitted_model(estimator), form))
@@ -94,7 +108,7 @@ def exported(fitted: FittedModel, form: Format) -> bytes:
     module, facts = AdaptedModule(fitted), describe(fitted)
     # Two examples: one would make the exporters take the size of a batch for a constant.
     examples, shapes = fitted.support.x[[0, 0]].cpu(), BATCH
-    if isinstance(module.reader, RawImages):
+    if module.takes_images:
         examples, shapes = torch.zeros(2, 40, 50, 3, dtype=torch.uint8), BATCH | ANY_SIZE
     content = _onnx if form == "onnx" else _torch
     logger = logging.getLogger("torch.onnx")
@@ -112,9 +126,17 @@ def describe(fitted: FittedModel) -> dict[str, Any]:
     """Return what goes into an exported model and what comes out."""
     reader = fitted.reader
     facts: dict[str, Any] = {"metamirror": __version__}
-    if isinstance(reader, Images):
+    if isinstance(in_graph(reader), nn.Sequential):
+        assert isinstance(reader, Backbone)
+        facts |= {"input": ["batch", "height", "width", 3], "values": BYTES}
+        facts["preprocessing"] = (
+            f"in the graph: the middle {reader.crop:g} of the middle square, by Lanczos to "
+            f"{reader.size} x {reader.size} pixels, divided by 255, less {reader.mean}, divided by "
+            f"{reader.std}; then the features of {reader.name}"
+        )
+    elif isinstance(reader, Images):
         facts["input"] = ["batch", "height", "width", 3]
-        facts["values"] = "bytes in 0..255: images of any size, red, green and blue last"
+        facts["values"] = BYTES
         grey, inverted = " in grey" * (reader.channels == 1), ", dark for light" * reader.invert
         facts["preprocessing"] = (
             f"in the graph: the middle square, by Lanczos to {reader.size} x {reader.size} pixels"
@@ -157,7 +179,7 @@ def _onnx(module: AdaptedModule, examples: Tensor, shapes: Any, facts: dict[str,
     program = torch.onnx.export(
         module,
         (examples,),
-        input_names=["images" if isinstance(module.reader, RawImages) else "x"],
+        input_names=["images" if module.takes_images else "x"],
         output_names=["values" if module.classes is None else "probabilities"],
         dynamic_shapes=(shapes,),
         dynamo=True,

@@ -16,12 +16,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from metamirror.core.learner import Learner
+from metamirror.estimators.backbones.backbone import Backbone
+from metamirror.estimators.backbones.opening import open_backbone
 from metamirror.estimators.export import exported
 from metamirror.estimators.few_shot import FewShotClassifier
 from metamirror.estimators.fitting import FittedModel
 from metamirror.estimators.inputs.images import Images, image_shape
 from metamirror.estimators.model_file import pack
-from metamirror.estimators.starts import Start, open_start, shipped_names
+from metamirror.estimators.starts import Start, backbone_of, open_start, shipped_names
 from metamirror.methods import METHODS, make_learner
 from metamirror.playground import limits
 from metamirror.playground.images import Pixels, Strokes, prepare
@@ -48,6 +50,7 @@ class Choice:
     ways: int
     steps: int
     lr: float
+    backbone: str | None = None  # the frozen network to whose features the start adapts
 
     def described(self) -> dict[str, Any]:
         """Return what the page is told."""
@@ -72,7 +75,7 @@ def on_offer(run: Path | None) -> dict[str, Choice]:
     found = {}
     for name in shipped_names():
         learner = open_start(name)
-        if image_shape(learner.model):
+        if image_shape(learner.model) or backbone_of(name):
             found[name] = _choice(name, "", name, learner, name.partition("-")[0])
     if run is not None:
         learner = open_start(run)
@@ -87,6 +90,12 @@ def on_offer(run: Path | None) -> dict[str, Choice]:
 def _choice(key: str, name: str, start: Start, learner: Learner, data: str | None) -> Choice:
     method = str((learner.config or {})["method"]).partition(":")[0]
     title = f"{name} ({METHODS[method].title})" if name else METHODS[method].title
+    backbone = key if backbone_of(start) else None
+    if backbone is not None:
+        body = open_backbone(start)
+        assert isinstance(body, Backbone)
+        reader, ways = body.images, limits.MOST_CLASSES
+        return Choice(key, title, method, start, reader, ways, learner.steps, learner.lr, backbone)
     shape = image_shape(learner.model)
     if shape is None:
         raise ValueError(f"{title} takes no images: give the playground a run that does")
@@ -130,6 +139,9 @@ class Model:
             )
         labels = self.classifier.classes_[y[kept].numpy()]
         settings = {**self.classifier.get_params(), "calibrate": False}
+        if self.choice.backbone is not None:
+            # The examples are features already.
+            settings |= {"start": fitted.learner, "backbone": None}
         others = FewShotClassifier(**settings).fit(x[kept], labels).fitted_
         asked = fitted.reader.read(prepare(image, self.choice.reader)[None])
         before, after = (self._logits(model, asked) for model in (fitted, others))
@@ -150,7 +162,8 @@ class Model:
 
     def _for_any_image(self) -> FittedModel:
         # Here images come prepared; whoever has the file gives it any, which it then prepares.
-        return replace(self.classifier.fitted_, reader=self.choice.reader)
+        fitted = self.classifier.fitted_
+        return fitted if self.choice.backbone else replace(fitted, reader=self.choice.reader)
 
     def nbytes(self) -> int:
         """Return about how much memory it takes."""
@@ -184,6 +197,7 @@ def adapt(choice: Choice, request: Adapt) -> Model:
     # Heads that are computed are too certain; with steps, calibrating would take as many again.
     classifier = FewShotClassifier(
         choice.start,
+        choice.backbone,
         steps=request.steps,
         lr=request.lr,
         device="cpu",

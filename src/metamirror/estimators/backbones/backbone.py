@@ -1,5 +1,6 @@
 """A frozen network that turns images into rows of numbers, with its preprocessing."""
 
+import copy
 import hashlib
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -123,6 +124,25 @@ class Backbone:
                 f"gives one row of numbers for each"
             )
         return output
+
+
+class FeatureModule(nn.Module):
+    """A backbone as one module: images of its size in, features out."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, backbone: Backbone):
+        super().__init__()
+        assert isinstance(backbone.network, nn.Module)
+        self.network = copy.deepcopy(backbone.network).cpu().eval().requires_grad_(False)
+        for name in ("mean", "std"):
+            values = torch.tensor(getattr(backbone, name))
+            self.register_buffer(name, values.view(1, -1, 1, 1))
+
+    def forward(self, images: Tensor) -> Tensor:
+        output: Tensor = self.network((images - self.mean) / self.std)
+        return output.flatten(2).mean(2) if output.dim() > 2 else output
 
 
 class evaluating:  # noqa: N801

@@ -23,9 +23,9 @@ class RawImages(nn.Module):
     torch.Size([2, 1, 28, 28])
     """
 
-    def __init__(self, channels: int, size: int, invert: bool):
+    def __init__(self, channels: int, size: int, invert: bool, crop: float = 1):
         super().__init__()
-        self.channels, self.size, self.invert = channels, size, invert
+        self.channels, self.size, self.invert, self.crop = channels, size, invert, crop
 
     def forward(self, images: Tensor) -> Tensor:
         height, width = images.shape[1:3]
@@ -43,8 +43,8 @@ class RawImages(nn.Module):
 
     def weights(self, places: Tensor, short: Tensor) -> Tensor:
         """Return (size, places): how much of each place there is in each pixel of the result."""
-        left = (places.shape[0] - short) // 2
-        scale = short / self.size
+        left = (places.shape[0] - short) // 2 + short * (1 - self.crop) / 2
+        scale = short * self.crop / self.size
         centres = (torch.arange(self.size) + 0.5) * scale
         # The window is widened where the image shrinks, and reaches beyond the square.
         x = (places - left + 0.5 - centres[:, None]) / scale.clamp(min=1)
