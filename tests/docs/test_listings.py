@@ -24,7 +24,7 @@ PAGES = {
 def _readers_machine(tmp_path, monkeypatch):
     """Pages speak of files that their reader has, leave others behind, and add methods."""
     monkeypatch.chdir(tmp_path)
-    for i, name in enumerate(("sun1", "sun2", "key1", "key2", "new1")):
+    for i, name in enumerate(("sun1", "sun2", "key1", "key2", "cat1", "cat2", "dog1", "new1")):
         Image.fromarray(draw("cd"["key" in name], seed=i)[0]).save(f"{name}.png")
     before = set(mm.METHODS)
     yield
