@@ -18,11 +18,16 @@ from starlette.testclient import TestClient
 
 import metamirror as mm
 from metamirror.core.files import write_json
+from metamirror.core.normalisation import recorded_statistics
 from metamirror.data.glyphs.alphabet import letters
+from metamirror.estimators import starts
+from metamirror.estimators.backbones import our_runs
+from metamirror.estimators.fitting import named_statistics
 from metamirror.estimators.inputs.images import Images
 from metamirror.playground.app import Workers, make_app
 from metamirror.playground.images import SETS, prepare
 from metamirror.playground.models import OWN, ModelStore, on_offer
+from metamirror.storage import tensor_file
 from tests.playground.drawings import SHAPES, draw, pixels, request
 
 STARTS = on_offer(None)
@@ -294,12 +299,12 @@ def photos(tmp_path_factory):
         yield client
 
 
-def taught(client, classes: int, shots: int = 2):
+def taught(client, classes: int, shots: int = 2, start: str = OWN):
     images = [photographs(classes, seed) for seed in range(shots)]
     entries = [
         {"name": f"class {i:02d}", "examples": [own[i] for own in images]} for i in range(classes)
     ]
-    asked = {"start": OWN, "steps": 0, "lr": None, "classes": entries}
+    asked = {"start": start, "steps": 0, "lr": None, "classes": entries}
     answer = client.post("/api/adapt", json=asked)
     assert answer.status_code == 200, answer.text
     return answer.json()
@@ -389,6 +394,31 @@ def test_without_the_extra_the_page_says_how_to_get_it(photos, monkeypatch):
     assert "pip install 'metamirror[export]'" in words
     answer = photos.get(f"/api/models/{taught(photos, 2)['model']}/onnx")
     assert (answer.status_code, answer.json()["error"]) == (422, words)
+
+
+def test_a_start_with_a_backbone_writes_nothing_to_disk(tmp_path, monkeypatch):
+    torch.manual_seed(0)
+    body = mm.make_learner("protonet", mm.models.Conv4(5, 3, 32, 8))
+    with torch.no_grad(), recorded_statistics() as statistics:
+        body.model(torch.rand(16, 3, 32, 32))
+    place = tmp_path / "starts" / "photos"
+    mm.save(mm.make_learner("protonet", mm.models.Linear(32, 5)), place)
+    mm.save(body, place / "backbone")
+    stored = tensor_file.pack(named_statistics(body.model, statistics), {})
+    (place / "backbone" / our_runs.STATISTICS).write_bytes(stored)
+    for module in (starts, our_runs):
+        monkeypatch.setattr(module, "SHIPPED", place.parent)
+    monkeypatch.setenv("METAMIRROR_HOME", str(tmp_path / "home"))
+    with client_of(on_offer(None)) as client:
+        found = taught(client, 12, start="photos")
+        assert found["plain"]["losses"][0] == pytest.approx(np.log(12), abs=1e-4)
+        where, image = f"/api/models/{found['model']}", photographs(12, seed=9)[3]
+        assert int(np.argmax(ask(client, found["model"], image))) == 3
+        answer = client.post(f"{where}/without", json={"example": 6, "image": image})
+        assert answer.status_code == 200, answer.text
+        (tmp_path / "model").write_bytes(client.get(f"{where}/file").content)
+    assert not (tmp_path / "home").exists()
+    assert len(mm.FewShotClassifier.load(tmp_path / "model").classes_) == 12
 
 
 @pytest.mark.slow

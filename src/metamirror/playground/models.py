@@ -50,7 +50,7 @@ class Choice:
     ways: int
     steps: int
     lr: float
-    backbone: str | None = None  # the frozen network to whose features the start adapts
+    backbone: Backbone | None = None  # the frozen network to whose features the start adapts
 
     def described(self) -> dict[str, Any]:
         """Return what the page is told."""
@@ -90,12 +90,13 @@ def on_offer(run: Path | None) -> dict[str, Choice]:
 def _choice(key: str, name: str, start: Start, learner: Learner, data: str | None) -> Choice:
     method = str((learner.config or {})["method"]).partition(":")[0]
     title = f"{name} ({METHODS[method].title})" if name else METHODS[method].title
-    backbone = key if backbone_of(start) else None
-    if backbone is not None:
+    if backbone_of(start):
         body = open_backbone(start)
         assert isinstance(body, Backbone)
+        # Every stage of a drawing is another image, and a page must not fill the disk.
+        body = replace(body, kept=False)
         reader, ways = body.images, limits.MOST_CLASSES
-        return Choice(key, title, method, start, reader, ways, learner.steps, learner.lr, backbone)
+        return Choice(key, title, method, start, reader, ways, learner.steps, learner.lr, body)
     shape = image_shape(learner.model)
     if shape is None:
         raise ValueError(f"{title} takes no images: give the playground a run that does")

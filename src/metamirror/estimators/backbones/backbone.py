@@ -41,6 +41,7 @@ class Backbone:
         name: what it is called in messages and files.
         fingerprint: a checksum of what it computes. Features are kept on disk under it; by default
             a module has that of its parameters, and a function has none, and keeps none.
+        kept: False keeps no features on disk.
 
     >>> import metamirror as mm
     >>> body = mm.Backbone(nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU()), size=32)
@@ -56,6 +57,7 @@ class Backbone:
     channels: int = 3
     name: str = "a network"
     fingerprint: str | None = None
+    kept: bool = True
 
     def __post_init__(self) -> None:
         for name in ("size", "channels"):
@@ -89,7 +91,7 @@ class Backbone:
     def read(self, x: Any) -> Tensor:
         """Return one row of numbers for each image, in double precision."""
         rows = image_rows(x)
-        cache = None if self.fingerprint is None else FeatureCache(self.facts)
+        cache = FeatureCache(self.facts) if self.kept and self.fingerprint is not None else None
         found: list[Tensor] = []
         title = f"features of {self.name}"
         with Progress(title, len(rows), quiet=len(rows) < MANY) as progress:
