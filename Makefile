@@ -73,7 +73,7 @@ OPTIONS_gradnet := --iterations 1000 --validate-every 250
 OPTIONS_blockiaf := --method blockiaf:start=dual:parametrisation=standard:scale=bounded --geometry-lr 0.0005
 
 starts: $(addprefix src/metamirror/starts/glyphs-,$(addsuffix /start.json,$(STARTS))) \
-		src/metamirror/starts/sinusoid-metasgd/start.json
+		src/metamirror/starts/sinusoid-metasgd/start.json src/metamirror/starts/photos/start.json
 	$(BIN)/python tools/start_ranges.py
 	$(BIN)/python benchmarks/starts.py
 	$(BIN)/python benchmarks/pages.py --write
@@ -87,6 +87,18 @@ src/metamirror/starts/sinusoid-%/start.json: configs/sinusoid.toml | $(INSTALLED
 	OMP_NUM_THREADS=1 $(BIN)/metamirror train --config $< --method $* --norm inductive --resume \
 		--out runs/starts/sinusoid-$*
 	$(BIN)/python tools/ship_start.py runs/starts/sinusoid-$* $(@D)
+
+# The start for photographs: a network on the labels of miniImageNet's train classes, an hour of one core, and a head
+# on its features, minutes.
+src/metamirror/starts/photos/start.json: | $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/metamirror pretrain --data mini-imagenet --image-size 84 --model conv4 --width 64 \
+		--epochs 15 --autocast bf16 --norm inductive --val-tasks 50 --resume --out runs/starts/photos-body
+	$(BIN)/metamirror embed --backbone runs/starts/photos-body --data mini-imagenet --image-size 84 \
+		--out runs/starts/photos.npz
+	OMP_NUM_THREADS=1 $(BIN)/metamirror train --data arrays:runs/starts/photos.npz --model linear --method r2d2 \
+		--shots 5 --tasks-per-step 32 --vectorize True --norm inductive --schedule cosine --adapts head \
+		--val-tasks 300 --validate-every 300 --iterations 600 --resume --out runs/starts/photos
+	$(BIN)/python tools/ship_start.py runs/starts/photos $(@D) runs/starts/photos-body
 
 # How fast tasks are drawn beside a conv4 that learns them; METAMIRROR_HOME may hold the real data.
 results/sampler.json: benchmarks/sampler.py | $(INSTALLED)

@@ -22,6 +22,7 @@ import familiarity
 import faults_table
 import float32
 import method_table
+import photo_times
 import pilots_table
 import playground_figures
 import speed_table
@@ -58,7 +59,8 @@ PAGES: Mapping[str, Tables] = {
             embeddings.table, f"{name}.json"
         )
         for name in ("embeddings", "photos")
-    },
+    }
+    | {"results/photo_times.json: python benchmarks/photo_times.py": photo_times.table},
     "docs/deploy.md": {"results/export.json: make results/export.json": export_figures.table},
     "docs/playground.md": {
         "results/playground.json: make results/playground.json": playground_figures.figures

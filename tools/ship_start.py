@@ -13,14 +13,18 @@ import shutil
 import sys
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import metamirror as mm
 from metamirror.core.files import write_json
+from metamirror.data import DATA_SETS
+from metamirror.data.path_spec import find_path
 from metamirror.estimators.backbones.opening import open_backbone
 from metamirror.estimators.backbones.our_runs import STATISTICS
 from metamirror.estimators.starts import BACKBONE
 from metamirror.storage.learner_file import TENSORS, step_of
 from metamirror.training.config import RunConfig, load_config
+from metamirror.training.pretrain import Pretraining
 from metamirror.training.run_folder import recorded
 
 MOST_BYTES = 2_000_000
@@ -29,20 +33,23 @@ MOST_BYTES = 2_000_000
 
 def command(config: RunConfig, out: Path) -> str:
     """What to type for this run: every setting that is not the usual one."""
+    settings: Any = Pretraining.of(config) if config.pretrains else config
     words = ["metamirror", "pretrain" if config.pretrains else "train"]
-    for field in fields(config):
-        value = getattr(config, field.name)
+    for field in fields(settings):
+        value = getattr(settings, field.name)
         if value != field.default:
+            if field.name == "data" and (where := find_path(value)):
+                value = str(where._replace(path=out.parent / where.path.name))
             flag = f"--{field.name.replace('_', '-')}"
             words += [flag] if value is True else [flag, str(value)]
     return shlex.join([*words, "--out", str(out)])
 
 
-def ship(run: Path, target: Path, backbone: Path | None = None) -> None:
+def ship(run: Path, target: Path, backbone: Path | None = None, name: str = "") -> None:
     if backbone is not None:
         # Opened once, so that the statistics of its normalisation are beside it.
         open_backbone(backbone)
-        ship(backbone, target / BACKBONE)
+        ship(backbone, target / BACKBONE, name=backbone.name)
         shutil.copy(backbone / STATISTICS, target / BACKBONE)
     config = load_config(run)
     learner = mm.load(run)
@@ -53,10 +60,12 @@ def ship(run: Path, target: Path, backbone: Path | None = None) -> None:
     if size > MOST_BYTES:
         raise SystemExit(f"{target} has {size:,} bytes; at most {MOST_BYTES:,}: lower --width")
     facts = {
-        "command": command(config, Path("runs/starts") / target.name),
+        "command": command(config, Path("runs/starts") / (name or target.name)),
         "step": step_of(run),
         "made_with": recorded(run),
     }
+    if config.data in DATA_SETS:
+        facts["licence_of_the_data"] = DATA_SETS[config.data].licence
     write_json(target / "start.json", facts)
     print(f"{target}: {size:,} bytes, after {facts['step']} steps")
 
