@@ -5,11 +5,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from metamirror.core.files import read_json, to_json, write_json
+from metamirror.core.files import read_json, to_json, write_atomically, write_json
 from metamirror.training.config import RunConfig
 from metamirror.training.task_results import read_tasks
 
-RECORDS = "records"
+RECORDS, DESCRIPTIONS = "records", "jobs"
 PLACE = ("out", "device", "data_dir")
 Work = Literal["run", "nearest mean of pixels", "nearest mean of features"]
 
@@ -18,9 +18,9 @@ Work = Literal["run", "nearest mean of pixels", "nearest mean of features"]
 class Job:
     """One training or evaluation. All of it is JSON, so that it can run anywhere.
 
-    Jobs that are equal, wherever they run, have equal results. By hand, from its description:
+    Jobs that are equal, wherever they run, have equal results. By hand, from the file that describes it:
 
-        python -m metamirror.experiments.comparison.worker JOB.json
+        python -m metamirror.experiments.comparison.worker DIR/jobs/NAME.json
     """
 
     name: str  # what it is called in records and on the screen
@@ -33,9 +33,18 @@ class Job:
     device: str = "auto"
     data_dir: str | None = None
 
-    def line(self) -> str:
-        """Return its description, in one line."""
-        return to_json(asdict(self), indent=None)
+    @property
+    def description(self) -> Path:
+        """The file that describes it."""
+        return Path(self.out, DESCRIPTIONS, f"{self.name}.json")
+
+    def describe(self) -> None:
+        """Write the file that describes it, unless it is there."""
+        text = to_json(asdict(self)) + "\n"
+        file = self.description
+        if not file.is_file() or file.read_text("utf-8", errors="replace") != text:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(file, text.encode())
 
     def file(self, ending: str) -> Path:
         """Return a file of its own; beside the runs, since a run folder holds a run only."""

@@ -1,9 +1,9 @@
-"""Runs jobs and writes their records: those in the files that are named, or one for each line.
+"""Runs jobs and writes their records.
 
-    python -m metamirror.experiments.comparison.worker [JOB.json ...]
+    python -m metamirror.experiments.comparison.worker [DIR/jobs/NAME.json ...]
 
-Without files, one description a line comes in by standard input, and one line goes out for each
-job that has ended. If the launcher dies, the worker ends at once, in the middle of a step if need
+Without files, their names come in by standard input, a JSON string a line, and one line goes out
+for each job that has ended. If the launcher dies, the worker ends at once, in the middle of a step if need
 be: a run continues from its last checkpoint.
 """
 
@@ -11,18 +11,22 @@ import json
 import math
 import os
 import queue
+import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
+from metamirror.core.files import read_json
 from metamirror.core.metrics import METRICS, described
 from metamirror.experiments.comparison import nearest_mean
 from metamirror.experiments.comparison.jobs import Job, Record, failed, write_record
 from metamirror.parallel.allocator import tune_allocator
 from metamirror.storage import learner_file
+from metamirror.storage.locks import FolderInUseError
 from metamirror.training.config import parse_config
 from metamirror.training.device import choose_device
 from metamirror.training.evaluate_run import FOLDER, evaluate_run, evaluation_name
@@ -32,6 +36,7 @@ from metamirror.training.train import train
 from metamirror.training.user_modules import import_modules, import_plugins
 
 CONTROLS = "controls"
+SECONDS_TO_LET_GO = 60
 
 
 def do(job: Job) -> Record:
@@ -40,6 +45,18 @@ def do(job: Job) -> Record:
     import_modules(job.config.get("imports") or ())
     data = None if job.data_dir is None else Path(job.data_dir)
     return (_train_and_evaluate if job.work == "run" else _evaluate_control)(job, data)
+
+
+def _when_free(job: Job) -> Record:
+    """Do a job; one that was lost may take a moment to let go of its run."""
+    deadline = time.monotonic() + SECONDS_TO_LET_GO
+    while True:
+        try:
+            return do(job)
+        except FolderInUseError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(1.0)
 
 
 def _train_and_evaluate(job: Job, data: Path | None) -> Record:
@@ -97,13 +114,16 @@ def main(files: Sequence[str]) -> int:
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     record = Record(found={})
-    for text in (Path(file).read_text("utf-8") for file in files) if files else _lines(sys.stdin):
-        job = Job(**json.loads(text))
+    if hasattr(signal, "SIGUSR2"):
+        # How Slurm announces that the time is up.
+        signal.signal(signal.SIGUSR2, lambda number, frame: signal.raise_signal(signal.SIGTERM))
+    for file in files or map(json.loads, _lines(sys.stdin)):
+        job = Job(**read_json(Path(file)))
         job.file("log").parent.mkdir(parents=True, exist_ok=True)
         with job.file("log").open("a") as log:
             os.dup2(log.fileno(), sys.stderr.fileno())
         try:
-            record = do(job)
+            record = _when_free(job)
         except KeyboardInterrupt as stop:
             return getattr(stop, "code", 130)
         except Exception as error:
