@@ -18,7 +18,7 @@ Work = Literal["run", "nearest mean of pixels", "nearest mean of features"]
 class Job:
     """One training or evaluation. All of it is JSON, so that it can run anywhere.
 
-    Jobs that are equal, wherever they run, have equal results. By hand, from the file that describes it:
+    Jobs that are equal, wherever they run, have equal results. By hand, from its file:
 
         python -m metamirror.experiments.comparison.worker DIR/jobs/NAME.json
     """

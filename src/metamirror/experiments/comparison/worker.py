@@ -3,8 +3,8 @@
     python -m metamirror.experiments.comparison.worker [DIR/jobs/NAME.json ...]
 
 Without files, their names come in by standard input, a JSON string a line, and one line goes out
-for each job that has ended. If the launcher dies, the worker ends at once, in the middle of a step if need
-be: a run continues from its last checkpoint.
+for each job that has ended. If the launcher dies, the worker ends at once, in the middle of a step
+if need be: a run continues from its last checkpoint.
 """
 
 import json

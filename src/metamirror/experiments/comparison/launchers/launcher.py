@@ -112,7 +112,7 @@ class _Queue:
         self.looked = 0.0
 
     def fill(self) -> None:
-        """Give out jobs while there is room; those of another command are looked at now and then."""
+        """Give out jobs while there is room; look at those of other commands now and then."""
         look = time.monotonic() - self.looked > SECONDS_BETWEEN_CLAIMS
         if look:
             self.looked = time.monotonic()

@@ -101,8 +101,7 @@ def run_job(
     description: dict[str, Any], files: bytes | None, folder: str, threads: int
 ) -> Iterator[dict[str, Any]]:
     """Run one job on a node of the cluster; yield where, then files that changed, then how."""
-    import ray
-
+    ray = import_extra("ray", "ray")
     job = Job(**description)
     with ExitStack() as stack:
         if files is not None:
