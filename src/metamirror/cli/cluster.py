@@ -31,9 +31,8 @@ def show_status(folder: Folder, json: Json = False) -> None:
         return
     table = Table("run", "state", "where")
     for job in sorted(found["jobs"], key=lambda job: STATES.index(job["state"])):
-        words = (
-            job["says"] if job["state"] in ("done", "failed") else f"{job['state']} {job['says']}"
-        )
+        state = "" if job["state"] in ("done", "failed") else job["state"]
+        words = f"{state} {job['says']}"
         table.add_row(job["job"], escape(printable(words.strip())), job["where"] or "")
     Console().print(table)
     counts = [(state, sum(job["state"] == state for job in found["jobs"])) for state in STATES]
