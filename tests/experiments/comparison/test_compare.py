@@ -62,6 +62,12 @@ def wait_for(condition, seconds: float = 90) -> None:
         time.sleep(0.01)
 
 
+def lines_in(out: Path, name: str) -> int:
+    """How many lines of metrics a cell has."""
+    file = out / "cells" / name / "metrics.jsonl"
+    return len(file.read_text().splitlines()) if file.exists() else 0
+
+
 def alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -74,7 +80,7 @@ def worker_at(out: Path, name: str) -> int:
     folder = out / "cells" / name
     wait_for(lambda: (folder / "owner.json").exists())
     pid = json.loads((folder / "owner.json").read_text())["pid"]
-    wait_for(lambda: (folder / "metrics.jsonl").exists() and (folder / "metrics.jsonl").read_text())
+    wait_for(lambda: lines_in(out, name) > 0)
     return pid
 
 
