@@ -20,6 +20,7 @@ from metamirror.experiments.statistics import BASELINE
 from metamirror.methods import takes_real_targets
 from metamirror.training.device import choose_device
 from metamirror.training.interrupts import InterruptedRun
+from metamirror.training.logs.registry import read_trackers
 
 Table = dict[str, Any]
 Records = dict[str, Record]
@@ -36,6 +37,7 @@ def compare(
     runs: they share the jobs, and the table is that of the one started last. `write_table` writes
     it into the folder in other forms, also when interrupted.
     """
+    read_trackers(spec.log)
     if launcher.here:
         # Every run would fail for want of it, one after the other.
         choose_device(spec.device)

@@ -10,7 +10,7 @@ from metamirror.training.config import RunConfig
 from metamirror.training.task_results import read_tasks
 
 RECORDS, DESCRIPTIONS = "records", "jobs"
-PLACE = ("out", "device", "data_dir")
+PLACE = ("out", "device", "data_dir", "log")
 Work = Literal["run", "nearest mean of pixels", "nearest mean of features"]
 
 
@@ -32,6 +32,7 @@ class Job:
     out: str = "."  # the folder of the comparison
     device: str = "auto"
     data_dir: str | None = None
+    log: str = ""  # trackers that get the figures of its run
 
     @property
     def description(self) -> Path:

@@ -61,13 +61,12 @@ def _when_free(job: Job) -> Record:
 
 def _train_and_evaluate(job: Job, data: Path | None) -> Record:
     run, config = Path(job.out, str(job.folder)), parse_config(job.config, job.name)
-    train(config, run, resume=True, device=job.device, data_dir=data, processes=None)
+    place: dict[str, Any] = {"device": job.device, "data_dir": data}
+    train(config, run, resume=True, log=job.log, processes=None, **place)
     if not job.tasks:
         return Record(found={})
     # A table shows the last step alone; `convergence` shows the others.
-    found = evaluate_run(
-        run, split=job.split, tasks=job.tasks, every_step=False, device=job.device, data_dir=data
-    )
+    found = evaluate_run(run, split=job.split, tasks=job.tasks, every_step=False, **place)
     file = f"{job.folder}/{FOLDER}/{evaluation_name(found)}.jsonl"
     # What is said to be finished must be there: a full disk lets an evaluation go unwritten.
     results = read_tasks(Path(job.out, file))
