@@ -4,6 +4,7 @@ import shlex
 import shutil
 import sys
 import time
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -28,6 +29,7 @@ from metamirror.report.figures import convergence as figures
 from metamirror.report.page import write_report
 from metamirror.report.tables import show, write_tables
 from metamirror.training.config import RunConfig, located
+from metamirror.training.logs.registry import read_trackers
 from metamirror.training.user_modules import import_modules, with_imports
 
 
@@ -215,7 +217,11 @@ def cost(
 
 def convergence(
     out: Path,
-    measurement: Annotated[partial[dict[str, Any]], flags_of(measure_convergence, "on_curve")],
+    measurement: Annotated[
+        partial[dict[str, Any]], flags_of(measure_convergence, "on_curve", "launcher", "out")
+    ],
+    launcher: str | None = None,
+    log: str = "",
     imports: Imports = (),
     json: Json = False,
 ) -> None:
@@ -227,8 +233,11 @@ def convergence(
 
     Args:
         out: the folder that convergence.svg, .png, .csv and .json go to.
+        launcher: where runs are measured, as for compare; by default in this process.
+        log: trackers that get the curves and the figure, such as tensorboard,mlflow,wandb,csv.
     """
     import_modules(imports)
+    read_trackers(log)
     if out.exists() and not out.is_dir():
         raise ValueError(f"{out} is a file: choose another folder with --out")
     found: dict[str, Any] = {}
@@ -239,11 +248,14 @@ def convergence(
         found.update(now)
 
     try:
-        measurement(on_curve=keep)
+        with ExitStack() as stack:
+            given = None if launcher is None else stack.enter_context(open_launcher(launcher))
+            measurement(on_curve=keep, launcher=given, out=out)
     finally:
         # An interruption leaves the figure of what was finished.
         if found:
             figures.write_figure(found, out)
+    figures.send(found, out, log)
     name = figures.NAME
     where = f"figure: {out / name}.svg and .png; numbers: {name}.csv and .json beside it"
     print(to_json(found) if json else "\n".join([*figures.describe_convergence(found), where]))

@@ -1,7 +1,7 @@
 """One training or evaluation to run, and the record that it leaves."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,7 +11,7 @@ from metamirror.training.task_results import read_tasks
 
 RECORDS, DESCRIPTIONS = "records", "jobs"
 PLACE = ("out", "device", "data_dir", "log")
-Work = Literal["run", "nearest mean of pixels", "nearest mean of features"]
+Work = Literal["run", "nearest mean of pixels", "nearest mean of features", "convergence"]
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,7 @@ class Job:
     device: str = "auto"
     data_dir: str | None = None
     log: str = ""  # trackers that get the figures of its run
+    options: dict[str, Any] = field(default_factory=dict)  # what else its work depends on
 
     @property
     def description(self) -> Path:
@@ -55,6 +56,8 @@ class Job:
     def identity(self) -> dict[str, Any]:
         """Everything that decides its result, as JSON has it."""
         own = {key: value for key, value in asdict(self).items() if key not in PLACE}
+        # Records from before there were options have none.
+        own |= {} if own.pop("options") == {} else {"options": self.options}
         return dict(json.loads(to_json(own)))
 
 

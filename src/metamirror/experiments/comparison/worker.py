@@ -22,6 +22,7 @@ from typing import Any, TextIO
 
 from metamirror.core.files import read_json
 from metamirror.core.metrics import METRICS, described
+from metamirror.experiments import inner_paths
 from metamirror.experiments.comparison import nearest_mean
 from metamirror.experiments.comparison.jobs import Job, Record, failed, write_record
 from metamirror.parallel.allocator import tune_allocator
@@ -29,6 +30,7 @@ from metamirror.storage import learner_file
 from metamirror.storage.locks import FolderInUseError
 from metamirror.training.config import parse_config
 from metamirror.training.device import choose_device
+from metamirror.training.distributed import Ranks
 from metamirror.training.evaluate_run import FOLDER, evaluate_run, evaluation_name
 from metamirror.training.factory import build_stream, use_precision
 from metamirror.training.task_results import TaskResult, read_tasks, summary, write_tasks
@@ -44,7 +46,19 @@ def do(job: Job) -> Record:
     # First, since a method, a model or a data set may be the user's own.
     import_modules(job.config.get("imports") or ())
     data = None if job.data_dir is None else Path(job.data_dir)
+    if job.work == "convergence":
+        return _measure(job, data)
     return (_train_and_evaluate if job.work == "run" else _evaluate_control)(job, data)
+
+
+def _measure(job: Job, data: Path | None) -> Record:
+    config = parse_config(job.config, job.name)
+    stream = build_stream(config, job.split, batch=1, data_dir=data)
+    own = {"steps": job.options["steps"], "which": job.options["which"], "tasks": job.tasks}
+    ranks = Ranks(choose_device(job.device))
+    paths = inner_paths.measure(Path(job.out, str(job.folder)), stream, ranks=ranks, **own)
+    inner_paths.write(job.file("safetensors"), paths)
+    return Record(found={})
 
 
 def _when_free(job: Job) -> Record:

@@ -32,7 +32,7 @@ class WandbLog:
             name=opening.title,
             id=str(read_json(file)["id"]),
             resume="allow",
-            mode=os.environ.get("WANDB_MODE", "offline"),
+            mode=None if "WANDB_MODE" in os.environ else "offline",
             dir=str(opening.folder),
             config={**opening.config, "versions": opening.versions},
             settings=wandb.Settings(silent=True, console="off"),
