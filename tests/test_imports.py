@@ -5,7 +5,18 @@ from __future__ import annotations
 import subprocess
 import sys
 
-HEAVY = {"matplotlib", "PIL", "rich", "sklearn", "scipy", "jinja2"}
+HEAVY = {
+    "matplotlib",
+    "PIL",
+    "rich",
+    "sklearn",
+    "scipy",
+    "jinja2",
+    "ray",
+    "submitit",
+    "mlflow",
+    "wandb",
+}
 
 
 def test_importing_the_package_loads_no_plotting_nor_reporting():

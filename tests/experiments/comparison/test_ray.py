@@ -10,7 +10,7 @@ import pytest
 
 from metamirror.cli.main import main
 from metamirror.experiments.comparison import commands
-from tests.experiments.comparison.ray_nodes import NODES, RayNodes
+from ray_nodes import NODES, RayNodes
 from tests.experiments.comparison.test_compare import GRID, begun, table_of, wait_for
 
 pytestmark = pytest.mark.slow

@@ -1,6 +1,6 @@
 """A Ray cluster on this machine: one head and two nodes, each with an address of its own.
 
-    python tests/experiments/comparison/ray_nodes.py FOLDER
+    python benchmarks/ray_nodes.py FOLDER
 
 starts it, prints its address, and ends it with Ctrl-C. All addresses are the loopback's; the ports
 of Ray's own servers are open on every interface nevertheless, as Ray has it.
