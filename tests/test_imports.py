@@ -5,7 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
-HEAVY = {"matplotlib", "PIL", "rich", "sklearn", "scipy", "jinja2"}
+EXTRAS = {"ray", "submitit", "mlflow", "wandb", "tensorboard"}
+HEAVY = {"matplotlib", "PIL", "rich", "sklearn", "scipy", "jinja2", *EXTRAS}
 
 
 def test_importing_the_package_loads_no_plotting_nor_reporting():

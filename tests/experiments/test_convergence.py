@@ -50,6 +50,23 @@ def found(runs, tmp_path_factory):
     return json.loads((out / "convergence.json").read_text()), out
 
 
+def test_a_launcher_measures_the_same_and_trackers_get_it(runs, found, tmp_path: Path):
+    names = [str(runs[name]) for name in ("maml-0", "maml-1", "gradnet")]
+    words = ["convergence", *names, "--tasks", str(TASKS), "--out", str(tmp_path)]
+    assert main([*words, "--launcher", "local:jobs=2", "--log", "csv"]) == 0
+    assert json.loads((tmp_path / "convergence.json").read_text()) == found[0]
+    with (tmp_path / "metrics.csv").open(newline="") as file:
+        sent = {(int(r["step"]), r["name"]): float(r["value"]) for r in csv.DictReader(file)}
+    for curve in found[0]["curves"]:
+        for point in curve["points"]:
+            assert sent[point["k"], f"{curve['label']}/support_loss"] == point["support_loss"]
+    # What was measured is not measured again, unless the run has gone on.
+    (measured, *_) = sorted((tmp_path / "records").glob("*.safetensors"))
+    before = measured.stat().st_mtime_ns
+    assert main([*words, "--launcher", "local"]) == 0
+    assert measured.stat().st_mtime_ns == before
+
+
 def by_hand(run: Path, task: int, steps: int) -> tuple[list[float], list[float], list[float]]:
     """Support losses, gradient norms and query errors at k = 0..steps."""
     learner = mm.load(run)

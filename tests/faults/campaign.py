@@ -48,6 +48,7 @@ def kills(folder: Path, out: Path) -> dict[str, Any]:
         "training, before changes to the disk": {"kills": sum(checkpointing)},
         "data add, later and later": killing.kill_adding(folder / "adding", late=10),
         "compare, at random moments": killing.kill_comparing(folder / "comparing", 15),
+        "the workers of compare, at random moments": killing.kill_workers(folder / "workers", 20),
     }
 
 

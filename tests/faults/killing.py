@@ -218,6 +218,28 @@ def kill_comparing(folder: Path, kills: int, seed: int = 0) -> dict[str, Any]:
     return {"kills": kills + workers, "of_them_workers": workers}
 
 
+def kill_workers(folder: Path, kills: int, seed: int = 0) -> dict[str, Any]:
+    """Workers alone, at random moments of one command, which runs their jobs again by itself."""
+    whole, out = folder / "whole", folder / "killed"
+    assert ended(started(*COMPARE, "--out", str(whole))) == 0
+    choice, done = random.Random(seed), 0
+    process = started(*COMPARE, "--jobs", "1", "--out", str(out))
+    while done < kills and process.is_alive():
+        wanted = _progress(out) + choice.randrange(1, 4)
+        deadline = time.monotonic() + 60
+        while process.is_alive() and _progress(out) < wanted and time.monotonic() < deadline:
+            time.sleep(0.005)
+        for owner in out.glob("cells/*/owner.json"):
+            try:
+                os.kill(json.loads(owner.read_text())["pid"], signal.SIGKILL)
+                done += 1
+            except (OSError, ValueError):
+                pass  # it ended of its own accord
+    assert ended(process) == 0
+    assert _table(out) == _table(whole)
+    return {"kills": done}
+
+
 def _progress(out: Path) -> int:
     return sum(lines(run) for run in out.glob("cells/*"))
 

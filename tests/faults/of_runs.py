@@ -26,7 +26,7 @@ from metamirror.report.collect import collect
 from metamirror.storage import checkpoint, learner_file, tensor_file
 from metamirror.storage.checkpoint import parameters_of
 from metamirror.training.config import RunConfig, load_config
-from metamirror.training.metrics_log import seconds_per_iteration
+from metamirror.training.logs.metrics_file import seconds_per_iteration
 from metamirror.training.outer_step import build_optimizer, descend
 from metamirror.training.task_results import read_tasks
 from tests.faults.damage import damaged_bytes, damaged_document, odd_values

@@ -12,7 +12,7 @@ from metamirror.core.files import write_atomically
 from metamirror.data.path_spec import absolute
 from metamirror.data.store import data_home
 from metamirror.experiments.comparison.jobs import read_record
-from metamirror.training.metrics_log import seconds_per_iteration
+from metamirror.training.logs.metrics_file import seconds_per_iteration
 from metamirror.training.task_results import read_tasks
 from tests.faults.of_runs import JOB, RECORD, TASKS, as_json, write
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import importlib.util
 import io
 import json
 import os
@@ -24,6 +23,7 @@ from metamirror.cli.main import main
 from metamirror.storage import checkpoint, learner_file, tensor_file
 from metamirror.training.config import load_config
 from metamirror.training.factory import resolved
+from metamirror.training.logs import registry
 from metamirror.training.train import train
 from tests.refusals import assert_command_refused
 from tests.runs import SMALL, forks, results, small
@@ -415,24 +415,18 @@ def test_a_read_only_run_can_be_evaluated(run: Path, capsys, monkeypatch):
     assert "Read-only file system" in captured.err
 
 
-# TensorBoard
+# Trackers
 
 
 def test_tensorboard_that_is_not_installed_is_named(
     tmp_path: Path, whole: Path, capsys, monkeypatch
 ):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(registry, "find_spec", lambda name: None)
     config = str(whole / "config.json")
     out = tmp_path / "run"
-    code = main(["train", "--config", config, "--out", str(out), "--tensorboard"])
+    code = main(["train", "--config", config, "--out", str(out), "--log", "tensorboard"])
     assert_command_refused(capsys, code, "pip install 'metamirror[tensorboard]'")
     assert not out.exists()
-
-
-def test_tensorboard_gets_every_figure(tmp_path: Path):
-    pytest.importorskip("tensorboard")
-    train(SMALL, tmp_path, tensorboard=True)
-    assert list((tmp_path / "tensorboard").glob("events*"))
 
 
 # What a review found

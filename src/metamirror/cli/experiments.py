@@ -4,6 +4,7 @@ import shlex
 import shutil
 import sys
 import time
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from metamirror.cli.arguments import DataDir, Imports, Json, flags_of
 from metamirror.core.files import to_json
 from metamirror.data.sizes import Count
 from metamirror.experiments.comparison.compare import compare as run_comparison
-from metamirror.experiments.comparison.launchers import LocalLauncher
+from metamirror.experiments.comparison.launchers.registry import open_launcher
 from metamirror.experiments.comparison.search import Search
 from metamirror.experiments.comparison.spec import Spec, read_counts, read_methods, read_numbers
 from metamirror.experiments.convergence import convergence as measure_convergence
@@ -28,6 +29,7 @@ from metamirror.report.figures import convergence as figures
 from metamirror.report.page import write_report
 from metamirror.report.tables import show, write_tables
 from metamirror.training.config import RunConfig, located
+from metamirror.training.logs.registry import read_trackers
 from metamirror.training.user_modules import import_modules, with_imports
 
 
@@ -64,13 +66,16 @@ def compare(
     search_geometry: str | None = None,
     search_iterations: int = 1_000,
     search_tasks: int = 200,
-    jobs: int = 1,
+    jobs: int | None = None,
+    launcher: str = "local",
     imports: Imports = (),
     json: Json = False,
 ) -> None:
     """Train methods x shots x seeds under one protocol and write the paper's table.
 
-    Started again with the same arguments, it continues where it stopped.
+    Started again with the same arguments, it continues where it stopped; with others, such as more
+    seeds, also while the first still runs. `metamirror compare --status DIR` shows what runs where,
+    `metamirror compare --stop DIR` ends it.
 
     Args:
         out: where runs, tables and the report go.
@@ -84,8 +89,14 @@ def compare(
             choose from as well, such as 0.001,0.0003 (MAML has none).
         search_iterations: outer steps of each run of the search.
         search_tasks: validation tasks that choose.
-        jobs: runs at a time; they share the cores.
+        jobs: runs at a time on this machine; they share the cores. Short for local:jobs=J.
+        launcher: where runs are computed: local:jobs=2, ray:address=HOST:PORT,cpus=2,gpus=0.5 or
+            slurm:partition=P,time=08:00:00,cpus=2,gpus=1.
     """
+    if jobs is not None:
+        if launcher != "local":
+            raise ValueError(f"jobs is {jobs} and launcher {launcher}: give one of them")
+        launcher = f"local:jobs={jobs}"
     import_modules(imports)
     base = RunConfig(**{**asdict(settings), "method": "maml", "seed": 0, "imports": ()})
     base = located(with_imports(base, imports))
@@ -113,8 +124,8 @@ def compare(
         lr=lr or "",
         search=searched,
     )
-    with LocalLauncher(jobs) as launcher:
-        table = run_comparison(spec, launcher, write_tables)
+    with open_launcher(launcher) as launching:
+        table = run_comparison(spec, launching, write_tables)
     write_report(out, data_dir=spec.data_dir)
     if json:
         print(to_json(table))
@@ -206,7 +217,11 @@ def cost(
 
 def convergence(
     out: Path,
-    measurement: Annotated[partial[dict[str, Any]], flags_of(measure_convergence, "on_curve")],
+    measurement: Annotated[
+        partial[dict[str, Any]], flags_of(measure_convergence, "on_curve", "launcher", "out")
+    ],
+    launcher: str | None = None,
+    log: str = "",
     imports: Imports = (),
     json: Json = False,
 ) -> None:
@@ -218,8 +233,11 @@ def convergence(
 
     Args:
         out: the folder that convergence.svg, .png, .csv and .json go to.
+        launcher: where runs are measured, as for compare; by default in this process.
+        log: trackers that get the curves and the figure, such as tensorboard,mlflow,wandb,csv.
     """
     import_modules(imports)
+    read_trackers(log)
     if out.exists() and not out.is_dir():
         raise ValueError(f"{out} is a file: choose another folder with --out")
     found: dict[str, Any] = {}
@@ -230,11 +248,14 @@ def convergence(
         found.update(now)
 
     try:
-        measurement(on_curve=keep)
+        with ExitStack() as stack:
+            given = None if launcher is None else stack.enter_context(open_launcher(launcher))
+            measurement(on_curve=keep, launcher=given, out=out)
     finally:
         # An interruption leaves the figure of what was finished.
         if found:
             figures.write_figure(found, out)
+    figures.send(found, out, log)
     name = figures.NAME
     where = f"figure: {out / name}.svg and .png; numbers: {name}.csv and .json beside it"
     print(to_json(found) if json else "\n".join([*figures.describe_convergence(found), where]))

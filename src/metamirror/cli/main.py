@@ -38,6 +38,8 @@ COMMANDS = {
     "cost": ("experiments:cost", "measure the time and memory of each method here"),
     "inspect": ("runs:inspect", "report whether a learned geometry is a mirror map"),
     "compare": ("experiments:compare", "train methods under one protocol, write the table"),
+    "compare --status": ("cluster:show_status", "show what a comparison runs, and where"),
+    "compare --stop": ("cluster:stop", "end a comparison, from any terminal"),
     "quickstart": ("experiments:quickstart", "train the paper's methods on built-in letters"),
     "embed": ("adapt:embed", "write the features that a frozen network gives a data set"),
     "adapt": ("adapt:adapt", "adapt a trained start to labelled images of your own"),
@@ -167,13 +169,13 @@ def _listing(words: list[str]) -> Callable[[], None]:
     if words[len(group[:1]) :][:1] not in (["--help"], ["-h"]):
         given = f"there is no command {' '.join(words[:2])!r}" if words else "no command is given"
         raise ValueError(f"{given}; choose from {', '.join(group or COMMANDS)}, or add --help")
-    lines = [f"  {name:<12} {COMMANDS[name][1]}" for name in group or COMMANDS]
+    lines = [f"  {name:<16} {COMMANDS[name][1]}" for name in group or COMMANDS]
     return functools.partial(
         print,
         "usage: metamirror COMMAND [OPTIONS]\n",
         "Meta-learning with learned loss geometries. COMMAND --help says more about each:\n",
         *lines,
-        "\n  --version    print the versions of metamirror, Python and torch",
+        "\n  --version        print the versions of metamirror, Python and torch",
         sep="\n",
     )
 

@@ -1,7 +1,7 @@
 """The paper's Figure 1: support loss and gradient norm against the inner step k, on new tasks."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,18 +10,24 @@ from torch import Tensor
 
 from metamirror.console import warn
 from metamirror.core.checks import check_steps
+from metamirror.core.files import file_name
 from metamirror.core.metrics import Metric, described
 from metamirror.core.option_spec import parse_spec
 from metamirror.data import TaskStream
+from metamirror.experiments import inner_paths
+from metamirror.experiments.comparison.commands import Command
+from metamirror.experiments.comparison.jobs import Job, read_record
+from metamirror.experiments.comparison.launchers.launcher import Launcher
+from metamirror.experiments.comparison.status_board import StatusBoard
+from metamirror.experiments.inner_paths import Paths
 from metamirror.experiments.statistics import BASELINE, Estimate, estimate, half_of_sum
 from metamirror.methods import find_method
 from metamirror.storage import learner_file
 from metamirror.training.config import RunConfig, labels_of, load_config
 from metamirror.training.device import choose_device
 from metamirror.training.distributed import Ranks
-from metamirror.training.evaluate import evaluate_stream
-from metamirror.training.evaluate_run import loaded, warn_of_other_data
-from metamirror.training.factory import build_stream, use_precision
+from metamirror.training.evaluate_run import loaded
+from metamirror.training.factory import build_stream
 
 COMPARABLE = (0.5, 2.0)
 """Within these ratios to MAML's, gradient norms at k = 0 count as comparable."""
@@ -61,6 +67,8 @@ def convergence(
     device: str = "auto",
     data_dir: Path | None = None,
     on_curve: Callable[[dict[str, Any]], None] = lambda found: None,
+    launcher: Launcher | None = None,
+    out: Path = Path(),
 ) -> dict[str, Any]:
     """Measure runs on the same new tasks; return what `metamirror convergence --json` prints.
 
@@ -74,6 +82,8 @@ def convergence(
         device: auto (CUDA, MPS or CPU, in this order), or one of them.
         data_dir: where the data are, if not in the usual place.
         on_curve: called after each curve with what is known by then, such as to write it.
+        launcher: where runs are measured, if not in this process.
+        out: a folder for the jobs of the launcher.
     """
     if tasks < 2:
         raise ValueError(f"tasks is {tasks}; an interval needs at least 2")
@@ -86,40 +96,67 @@ def convergence(
     protocol = same_tasks(streams)
     last = 2 * max(c.steps for c in curves) if steps is None else check_steps(steps)
     last = max(last, 1)
-    ranks = Ranks(choose_device(device))
     protocol |= {"split": split, "tasks": tasks, "steps": last, "which": which}
     for run in streams:
         step, iterations = learner_file.step_of(run, "last"), load_config(run).iterations
         if step is not None and step < iterations:
             warn(f"{run} is not finished: it stands at {step} of {iterations} iterations")
 
-    def measure(run: Path, config: RunConfig, title: str) -> tuple[Metric, Tensor]:
-        """Return the query's measure, and support losses, gradient norms and it by task and k."""
-        learner, _ = loaded(run, which)
-        use_precision(learner, config)
-        warn_of_other_data(run, config.data, streams[run])
-        learner = learner.to(ranks.device)
-        # Loss and gradient at a point are known once a step is taken from there: hence one more.
-        results = evaluate_stream(
-            learner, streams[run], tasks, steps=last + 1, every_step=True, ranks=ranks, title=title
-        )
-        values = [
-            [r.support_losses for r in results],
-            [r.grad_norms for r in results],
-            [r.figures[: last + 1] for r in results],
-        ]
-        return results[0].metric, torch.tensor(values, dtype=torch.float64)
+    common: dict[str, Any] = {"tasks": tasks, "steps": last, "which": which}
 
+    def measure(run: Path, title: str) -> Paths:
+        if launcher is not None:
+            return inner_paths.read(files[run])
+        ranks = Ranks(choose_device(device))
+        return inner_paths.measure(run, streams[run], ranks=ranks, title=title, **common)
+
+    files: dict[Path, Path] = {}
+    if launcher is None:
+        choose_device(device)
+    else:
+        data = None if data_dir is None else str(data_dir.absolute())
+        place = (str(out.absolute()), device, data)
+        files = _measure_elsewhere(list(streams), split, common, place, launcher)
     measured: list[Measured] = []
     found: dict[str, Any] = {}
     for done, curve in enumerate(curves, start=1):
         title = f"convergence {done}/{len(curves)}: "
-        each = [measure(run, curve.config, title + run.name) for run in curve.runs.values()]
+        each = [measure(run, title + run.name) for run in curve.runs.values()]
         measured.append(Measured(curve, *torch.stack([values for _, values in each]).unbind(1)))
         found = describe(measured, protocol, each[0][0])
         found["missing"] = [c.label for c in curves[done:]]
         on_curve(found)
     return found
+
+
+def _measure_elsewhere(
+    runs: Sequence[Path],
+    split: str,
+    common: dict[str, Any],
+    place: tuple[str, str, str | None],
+    launcher: Launcher,
+) -> dict[Path, Path]:
+    """Measure runs by a launcher, but for those that were measured before; return their files."""
+    jobs: dict[Path, Job] = {}
+    for i, run in enumerate(runs):
+        own = {**common, "step": learner_file.step_of(run, common["which"])}
+        del own["tasks"]
+        config, folder = asdict(load_config(run)), str(run.absolute())
+        name = f"convergence-{i}-{file_name(run.name)}"
+        job = Job(name, "convergence", folder, config, split, common["tasks"], *place, options=own)
+        jobs[run] = job
+    every = list(jobs.values())
+    there = [job for job in every if job.file("safetensors").is_file()]
+    records = {j.name: r for j in there if (r := read_record(j)) is not None and r.done}
+    with (
+        Command(Path(place[0])) as command,
+        StatusBoard("convergence", every, records, command) as board,
+    ):
+        launcher.run([job for job in every if job.name not in records], board)
+    for run, job in jobs.items():
+        if not records[job.name].done:
+            raise ValueError(f"{run} was not measured: {records[job.name].reason}")
+    return {run: job.file("safetensors") for run, job in jobs.items()}
 
 
 def group(runs: Sequence[Path]) -> list[Curve]:

@@ -10,7 +10,8 @@ import torch
 from metamirror.console import Progress
 from metamirror.core.files import write_json
 from metamirror.experiments.comparison.jobs import Job, Record
-from metamirror.experiments.comparison.launchers import Launcher, LocalLauncher
+from metamirror.experiments.comparison.launchers.launcher import Launcher
+from metamirror.experiments.comparison.launchers.local import LocalLauncher
 from metamirror.experiments.comparison.plan import jobs_of, make_rows, open_streams
 from metamirror.experiments.comparison.protocol import make_protocol
 from metamirror.experiments.comparison.spec import Spec
@@ -124,7 +125,10 @@ class _Clock:
     def seconds_left(self) -> float:
         return self.seconds - (time.monotonic() - self.began)
 
-    def started(self, job: Job) -> None:
+    def started(self, job: Job, place: str) -> None:
+        self.tick()
+
+    def lost(self, job: Job, reason: str) -> None:
         self.tick()
 
     def ended(self, job: Job, record: Record) -> None:

@@ -15,7 +15,7 @@ from metamirror.storage.locks import OWNER
 from metamirror.training.config import RunConfig, labels_of, load_config
 from metamirror.training.divergence import FOLDER as NONFINITE
 from metamirror.training.evaluate_run import FOLDER as EVALUATIONS
-from metamirror.training.metrics_log import METRICS, seconds_per_iteration
+from metamirror.training.logs.metrics_file import METRICS, seconds_per_iteration
 from metamirror.training.run_folder import CONFIG, recorded
 
 T = TypeVar("T")

@@ -13,6 +13,10 @@ from metamirror.core.files import read_json, write_json
 OWNER = "owner.json"
 
 
+class FolderInUseError(ValueError):
+    """Another process has locked the folder."""
+
+
 @contextmanager
 def locked(folder: Path, name: str) -> Iterator[None]:
     """Lock a folder by the system's lock on a file in it; a second process is told of the first."""
@@ -25,7 +29,20 @@ def locked(folder: Path, name: str) -> Iterator[None]:
                 whom = f"process {owner['pid']} on {owner['host']}"
             except (ValueError, KeyError, TypeError):
                 whom = "another process"
-            raise ValueError(f"{folder} is in use by {whom}: wait for it or stop it") from error
+            raise FolderInUseError(
+                f"{folder} is in use by {whom}: wait for it or stop it"
+            ) from error
         stack.callback((folder / OWNER).unlink, missing_ok=True)
         write_json(folder / OWNER, {"pid": os.getpid(), "host": socket.gethostname()})
         yield
+
+
+def try_lock(file: Path) -> FileLock | None:
+    """Return the system's lock on a file, to be released; None if another process has it."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(file, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        return None
+    return lock

@@ -24,7 +24,7 @@ from metamirror.training.factory import build_learner, build_stream, resolved
 from metamirror.training.initial_body import initial_body
 from metamirror.training.interrupts import Interrupts
 from metamirror.training.label_source import LabelSource, make_classifier
-from metamirror.training.metrics_log import check_tensorboard
+from metamirror.training.logs.registry import read_trackers
 from metamirror.training.outer_loop import outer_loop
 from metamirror.training.outer_step import build_optimizer
 from metamirror.training.run import Run
@@ -121,7 +121,7 @@ def pretrain(
     resume: bool = False,
     device: str = "auto",
     data_dir: Path | None = None,
-    tensorboard: bool = False,
+    log: str = "",
 ) -> Learner:
     """Train the body of a network on the labels of the train classes and leave a run folder.
 
@@ -131,10 +131,10 @@ def pretrain(
         resume: continue from the last checkpoint; a folder that does not exist starts a new run.
         device: auto (CUDA, MPS or CPU, in this order), or one of them.
         data_dir: where the data are, if not in the usual place.
-        tensorboard: write TensorBoard events as well.
+        log: trackers that get every figure too, such as tensorboard,mlflow,wandb,csv.
     """
     config = settings.config()
-    check_tensorboard(tensorboard)
+    read_trackers(log)
     with ExitStack() as stack:
         ranks = stack.enter_context(joined_ranks(device))
         if ranks.world > 1:
@@ -157,7 +157,7 @@ def pretrain(
             validation = build_stream(few, "val", batch=1, data_dir=data_dir)
             run.validations[f"{shots}shot"] = validation
         interrupts = stack.enter_context(Interrupts())
-        run.open(stack, resume, tensorboard)
+        run.open(stack, resume, log)
         outer_loop(run, interrupts, "pretrain")
     return learner
 

@@ -2,7 +2,7 @@
 
 import math
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
@@ -22,9 +22,12 @@ from metamirror.training.device import place
 from metamirror.training.distributed import Ranks
 from metamirror.training.divergence import DivergedError, NonFiniteError
 from metamirror.training.evaluate import evaluate_stream
-from metamirror.training.metrics_log import MetricsLog
+from metamirror.training.logs.log import Logs, Opening
+from metamirror.training.logs.metrics_file import MetricsFile
+from metamirror.training.logs.registry import open_trackers
+from metamirror.training.logs.task_image import task_image
 from metamirror.training.outer_step import OuterGradient, decay
-from metamirror.training.run_folder import locked_run
+from metamirror.training.run_folder import locked_run, recorded
 from metamirror.training.source import Source
 from metamirror.training.task_results import summary
 
@@ -44,15 +47,16 @@ class Run:
     state: TrainingState = field(default_factory=TrainingState)  # how far the run has come.
     # the tensors of the learner with the best validation score.
     best: dict[str, Tensor] = field(default_factory=dict)
-    metrics: MetricsLog = field(init=False)
+    metrics: MetricsFile = field(init=False)
+    logs: Logs = field(init=False)
 
     @property
     def parameters(self) -> list[Tensor]:
         """What the optimiser trains, in its order."""
         return parameters_of(self.optimizer)
 
-    def open(self, stack: ExitStack, resume: bool, tensorboard: bool) -> None:
-        """Lock the folder and load the newest checkpoint.
+    def open(self, stack: ExitStack, resume: bool, log: str) -> None:
+        """Lock the folder, load the newest checkpoint, and open the logs.
 
         The first rank alone touches the folder, and sends the checkpoint to the others.
         """
@@ -77,9 +81,11 @@ class Run:
                 )
         if ranks.first:
             self.publish()
-            self.metrics = stack.enter_context(
-                MetricsLog(out, self.state.metrics_bytes, self.state.step, tensorboard)
-            )
+            self.metrics = MetricsFile(out, self.state.metrics_bytes, self.state.step)
+            opening = Opening(out, self.state.step, asdict(config), recorded(out))
+            self.logs = stack.enter_context(Logs(self.metrics, open_trackers(log, opening)))
+            if log and not content and (image := task_image(self.source.stream)):
+                self.logs.image("task", image)
         if not content:
             self.save()
         elif self.state.step >= config.iterations and ranks.first:
@@ -165,7 +171,7 @@ class Run:
         if self.validations and (last or state.step % config.validate_every == 0):
             line |= self.validate()
         if line and self.ranks.first:
-            self.metrics.add(state.step, line)
+            self.logs.add(state.step, line)
 
     def validate(self) -> dict[str, float]:
         """Evaluate on the validation tasks, and keep the learner if it is the best so far."""

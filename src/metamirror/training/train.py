@@ -14,7 +14,7 @@ from metamirror.training.distributed import joined_ranks
 from metamirror.training.factory import build_learner, build_stream, resolved
 from metamirror.training.initial_body import initial_body
 from metamirror.training.interrupts import Interrupts
-from metamirror.training.metrics_log import check_tensorboard
+from metamirror.training.logs.registry import read_trackers
 from metamirror.training.outer_loop import outer_loop
 from metamirror.training.outer_step import build_optimizer
 from metamirror.training.run import Run
@@ -29,7 +29,7 @@ def train(
     resume: bool = False,
     device: str = "auto",
     data_dir: Path | None = None,
-    tensorboard: bool = False,
+    log: str = "",
     processes: int | None = 1,
 ) -> Learner:
     """Train a learner and leave a run folder; under torchrun, as one of its ranks.
@@ -40,7 +40,7 @@ def train(
         resume: continue from the last checkpoint; a folder that does not exist starts a new run.
         device: auto (CUDA, MPS or CPU, in this order), or one of them.
         data_dir: where the data are, if not in the usual place.
-        tensorboard: write TensorBoard events as well.
+        log: trackers that get every figure too, such as tensorboard,mlflow,wandb,csv.
         processes: how many share the tasks of a step on CPUs; None for as many as make it fastest.
             Results do not depend on it.
     """
@@ -57,7 +57,7 @@ def train(
             f"processes is {processes}; they share the {config.tasks_per_step} tasks of a step: "
             f"from 1 to as many"
         )
-    check_tensorboard(tensorboard)
+    read_trackers(log)
     with ExitStack() as stack:
         ranks = stack.enter_context(joined_ranks(device))
         stream = build_stream(config, "train", data_dir=data_dir)
@@ -70,7 +70,7 @@ def train(
         if config.validate_every:
             run.validations[""] = build_stream(config, "val", batch=1, data_dir=data_dir)
         interrupts = stack.enter_context(Interrupts())
-        run.open(stack, resume, tensorboard)
+        run.open(stack, resume, log)
         if ranks.first:
             write_seen(out, stream)
         # Worker processes share this rank's tasks, if there are several.

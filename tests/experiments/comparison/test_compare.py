@@ -62,6 +62,12 @@ def wait_for(condition, seconds: float = 90) -> None:
         time.sleep(0.01)
 
 
+def lines_in(out: Path, name: str) -> int:
+    """How many lines of metrics a cell has."""
+    file = out / "cells" / name / "metrics.jsonl"
+    return len(file.read_text().splitlines()) if file.exists() else 0
+
+
 def alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -74,7 +80,7 @@ def worker_at(out: Path, name: str) -> int:
     folder = out / "cells" / name
     wait_for(lambda: (folder / "owner.json").exists())
     pid = json.loads((folder / "owner.json").read_text())["pid"]
-    wait_for(lambda: (folder / "metrics.jsonl").exists() and (folder / "metrics.jsonl").read_text())
+    wait_for(lambda: lines_in(out, name) > 0)
     return pid
 
 
@@ -181,8 +187,8 @@ def test_interrupted_it_saves_and_goes_on(whole: Path, tmp_path: Path):
     assert table_of(out, times=False) == table_of(whole, times=False)
 
 
-def test_a_cell_that_fails_leaves_the_rest_and_is_tried_again(tmp_path: Path, capsys):
-    """One diverges; the process of another is killed, as for want of memory."""
+def test_a_cell_that_fails_leaves_the_rest_and_is_tried_again(whole: Path, tmp_path: Path, capsys):
+    """One diverges; the process of another is killed, and its run continues in a new one."""
     words = (*GRID, "--seeds", "1,maml=2", "--lr", "0.01,metasgd=1e38", "--out", str(tmp_path))
     process = begun(*words)
     os.kill(worker_at(tmp_path, "maml-3shot-seed1"), signal.SIGKILL)
@@ -192,18 +198,15 @@ def test_a_cell_that_fails_leaves_the_rest_and_is_tried_again(tmp_path: Path, ca
     assert rows["metasgd"]["status"] == "failed"
     assert "not finite at step 0" in rows["metasgd"]["reason"]
     assert (rows["metasgd"]["mse"], rows["metasgd"]["bold"]) == (None, False)
-    assert rows["maml"]["status"] == "failed"
-    assert rows["maml"]["reason"].startswith(
-        "seed 1: its process was killed by SIGKILL; the machine"
-    )
-    assert [seed["seed"] for seed in rows["maml"]["seeds"]] == [0]
+    assert rows["maml"]["status"] == "done"
+    assert [seed["seed"] for seed in rows["maml"]["seeds"]] == [0, 1]
+    assert rows["maml"]["mse"] == rows_of(whole)["maml"]["mse"]
     shown = (tmp_path / "table.md").read_text()
     assert "| failed |" in shown
-    assert "†" in shown
     assert "; cells/metasgd-3shot-seed0/nonfinite has the task" in shown
     before = times_of(tmp_path / "cells" / "maml-3shot-seed0")
     assert main(words) == 0
-    assert "maml-3shot-seed1 failed before" in capsys.readouterr().err
+    assert "metasgd-3shot-seed0 failed before" in capsys.readouterr().err
     rows = rows_of(tmp_path)
     assert (rows["maml"]["status"], rows["metasgd"]["status"]) == ("done", "failed")
     assert times_of(tmp_path / "cells" / "maml-3shot-seed0") == before

@@ -22,7 +22,7 @@ from metamirror.experiments.comparison.status_board import StatusBoard
 from metamirror.experiments.comparison.table import Row, make_table
 from metamirror.experiments.comparison.worker import do, no_answer
 from metamirror.report import tables
-from metamirror.training.metrics_log import seconds_per_iteration
+from metamirror.training.logs.metrics_file import seconds_per_iteration
 from metamirror.training.task_results import TaskResult
 from tests.runs import small
 

@@ -9,19 +9,19 @@ from metamirror.console import say, warn
 from metamirror.core.files import write_json
 from metamirror.data import TaskStream
 from metamirror.experiments.comparison import plan, search
+from metamirror.experiments.comparison.commands import Command
 from metamirror.experiments.comparison.jobs import Job, Record, failed, read_record, write_record
-from metamirror.experiments.comparison.launchers import Launcher
+from metamirror.experiments.comparison.launchers.launcher import Launcher
 from metamirror.experiments.comparison.protocol import make_protocol
 from metamirror.experiments.comparison.spec import Spec
 from metamirror.experiments.comparison.status_board import StatusBoard
 from metamirror.experiments.comparison.table import Row, make_table
 from metamirror.experiments.statistics import BASELINE
 from metamirror.methods import takes_real_targets
-from metamirror.storage.locks import locked
 from metamirror.training.device import choose_device
 from metamirror.training.interrupts import InterruptedRun
+from metamirror.training.logs.registry import read_trackers
 
-LOCK = ".compare.lock"
 Table = dict[str, Any]
 Records = dict[str, Record]
 
@@ -33,10 +33,14 @@ def compare(
 
     Started again it goes on where it stopped: finished runs are left alone, half-finished ones
     resumed, failed ones tried again. With the same number of threads, the table is the same as
-    without the stop. `write_table` writes it into the folder in other forms, also when interrupted.
+    without the stop. Several may work on one folder, such as one that adds seeds while another
+    runs: they share the jobs, and the table is that of the one started last. `write_table` writes
+    it into the folder in other forms, also when interrupted.
     """
-    # Every run would fail for want of it, one after the other.
-    choose_device(spec.device)
+    read_trackers(spec.log)
+    if launcher.here:
+        # Every run would fail for want of it, one after the other.
+        choose_device(spec.device)
     streams = plan.open_streams(spec)
     stream = streams["train", spec.shots[0]]
     spec = _for_targets(spec, stream)
@@ -46,18 +50,23 @@ def compare(
     if spec.out.exists() and not spec.out.is_dir():
         raise ValueError(f"{spec.out} is a file: choose another folder with --out")
     spec.out.mkdir(parents=True, exist_ok=True)
-    with locked(spec.out, LOCK):
+    with Command(spec.out) as command:
         found = None
         if spec.search is not None:
-            found = _search(spec.search, rows, launcher, spec.out)
+            found = _search(spec.search, rows, launcher, spec.out, command)
             rows = plan.make_rows(spec, stream, search.chosen_rates(found))
         jobs = plan.jobs_of(rows)
         plan.refuse_other_settings(jobs)
+        for job in jobs:
+            job.describe()
         protocol = make_protocol(spec, rows, streams, found)
         records = _read(jobs)
 
         def finish() -> Table:
             table = make_table(protocol, rows, records)
+            if not command.newest:
+                say("another command was started later on this folder: it writes the table")
+                return table
             write_json(spec.out / "table.json", table)
             if write_table is not None:
                 write_table(spec.out, table)
@@ -71,7 +80,8 @@ def compare(
             for job in hopeless:
                 reason = "every step size of the search failed: see search.json"
                 records[job.name] = write_record(job, failed(reason))
-            _do("compare", [job for job in runs if job not in hopeless], launcher, records)
+            hopeful = [job for job in runs if job not in hopeless]
+            _do("compare", hopeful, launcher, records, command)
             # The features of a start that was not learned cannot be evaluated.
             unready = {job.folder for job in runs if not records[job.name].done}
             controls = [job for job in jobs if job.work != "run"]
@@ -80,7 +90,7 @@ def compare(
                     reason = f"the run in {job.folder} has failed"
                     records[job.name] = write_record(job, failed(reason))
             controls = [job for job in controls if job.folder not in unready]
-            _do("controls", controls, launcher, records)
+            _do("controls", controls, launcher, records, command)
         except InterruptedRun:
             finish()
             say(f"what is finished is in {spec.out / 'table.json'}; the same command goes on")
@@ -107,19 +117,21 @@ def _read(jobs: Sequence[Job]) -> Records:
     return {job.name: record for job in jobs if (record := read_record(job)) is not None}
 
 
-def _do(title: str, jobs: Sequence[Job], launcher: Launcher, records: Records) -> None:
+def _do(
+    title: str, jobs: Sequence[Job], launcher: Launcher, records: Records, command: Command
+) -> None:
     """Run the jobs that are not done yet, and keep their records."""
     for job in jobs:
         if (record := records.get(job.name)) is not None and not record.done:
             say(f"{job.name} failed before ({record.reason}): it is tried again")
             del records[job.name]
     if left := [job for job in jobs if job.name not in records]:
-        with StatusBoard(title, jobs, records) as board:
+        with StatusBoard(title, jobs, records, command) as board:
             launcher.run(left, board)
 
 
 def _search(
-    given: search.Search, rows: Sequence[Row], launcher: Launcher, out: Path
+    given: search.Search, rows: Sequence[Row], launcher: Launcher, out: Path, command: Command
 ) -> dict[str, Any]:
     """Try every step size for every row, and write search.json."""
     tried = [(row, given.jobs(row)) for row in search.searched_rows(rows)]
@@ -131,7 +143,7 @@ def _search(
         for _, job in jobs
         if job.name not in records or not (out / str(row.jobs[0].folder)).exists()
     ]
-    _do("search", left, launcher, records)
+    _do("search", left, launcher, records, command)
     found = search.choose(given, tried, records)
     write_json(out / "search.json", found)
     if edges := search.at_the_edge(found):

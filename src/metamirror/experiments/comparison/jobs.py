@@ -1,26 +1,26 @@
 """One training or evaluation to run, and the record that it leaves."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from metamirror.core.files import read_json, to_json, write_json
+from metamirror.core.files import read_json, to_json, write_atomically, write_json
 from metamirror.training.config import RunConfig
 from metamirror.training.task_results import read_tasks
 
-RECORDS = "records"
-PLACE = ("out", "device", "data_dir")
-Work = Literal["run", "nearest mean of pixels", "nearest mean of features"]
+RECORDS, DESCRIPTIONS = "records", "jobs"
+PLACE = ("out", "device", "data_dir", "log")
+Work = Literal["run", "nearest mean of pixels", "nearest mean of features", "convergence"]
 
 
 @dataclass(frozen=True)
 class Job:
     """One training or evaluation. All of it is JSON, so that it can run anywhere.
 
-    Jobs that are equal, wherever they run, have equal results. By hand, from its description:
+    Jobs that are equal, wherever they run, have equal results. By hand, from its file:
 
-        python -m metamirror.experiments.comparison.worker JOB.json
+        python -m metamirror.experiments.comparison.worker DIR/jobs/NAME.json
     """
 
     name: str  # what it is called in records and on the screen
@@ -32,10 +32,21 @@ class Job:
     out: str = "."  # the folder of the comparison
     device: str = "auto"
     data_dir: str | None = None
+    log: str = ""  # trackers that get the figures of its run
+    options: dict[str, Any] = field(default_factory=dict)  # what else its work depends on
 
-    def line(self) -> str:
-        """Return its description, in one line."""
-        return to_json(asdict(self), indent=None)
+    @property
+    def description(self) -> Path:
+        """The file that describes it."""
+        return Path(self.out, DESCRIPTIONS, f"{self.name}.json")
+
+    def describe(self) -> None:
+        """Write the file that describes it, unless it is there."""
+        text = to_json(asdict(self)) + "\n"
+        file = self.description
+        if not file.is_file() or file.read_text("utf-8", errors="replace") != text:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(file, text.encode())
 
     def file(self, ending: str) -> Path:
         """Return a file of its own; beside the runs, since a run folder holds a run only."""
@@ -45,6 +56,8 @@ class Job:
     def identity(self) -> dict[str, Any]:
         """Everything that decides its result, as JSON has it."""
         own = {key: value for key, value in asdict(self).items() if key not in PLACE}
+        # Records from before there were options have none.
+        own |= {} if own.pop("options") == {} else {"options": self.options}
         return dict(json.loads(to_json(own)))
 
 

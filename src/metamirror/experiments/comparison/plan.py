@@ -148,7 +148,8 @@ def run_job(spec: Spec, label: str, config: RunConfig) -> Job:
 def _job(spec: Spec, name: str, work: Any, folder: str | None, config: dict[str, Any]) -> Job:
     data_dir = None if spec.data_dir is None else str(spec.data_dir.absolute())
     out = str(spec.out.absolute())
-    return Job(name, work, folder, config, "test", spec.test_tasks, out, spec.device, data_dir)
+    place = (out, spec.device, data_dir, spec.log)
+    return Job(name, work, folder, config, "test", spec.test_tasks, *place)
 
 
 def _nearest_mean_rows(

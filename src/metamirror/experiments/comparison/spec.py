@@ -33,6 +33,7 @@ class Spec:
         search: how to find the step sizes, if they are not given.
         device: auto (CUDA, MPS or CPU, in this order), or one of them.
         data_dir: where the data are, if not in the usual place.
+        log: trackers that get the figures of every run, such as tensorboard,mlflow,wandb,csv.
     """
 
     base: RunConfig
@@ -47,6 +48,7 @@ class Spec:
     search: Search | None = None
     device: str = "auto"
     data_dir: Path | None = None
+    log: str = ""
 
     def seeds_of(self, labels: Sequence[str]) -> "PerRow[int]":
         """Return how many seeds each row has."""

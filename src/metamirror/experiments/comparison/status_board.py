@@ -12,6 +12,7 @@ from rich.table import Table
 
 from metamirror.console import say
 from metamirror.core.metrics import metric_in
+from metamirror.experiments.comparison.commands import Command
 from metamirror.experiments.comparison.jobs import Job, Record
 from metamirror.experiments.comparison.table import plus_minus
 
@@ -20,13 +21,17 @@ SECONDS_BETWEEN_LOOKS = 1.0
 
 
 class StatusBoard:
-    """One line a job: waiting, how far it has come, its result, or why it failed.
+    """One line a job: waiting, how far it has come and where, its result, or why it failed.
 
-    `records` are those of jobs that were done before, by name; those that end are added.
+    `records` are those of jobs that were done before, by name; those that end are added. Other
+    commands see through `command` what runs.
     """
 
-    def __init__(self, title: str, jobs: Sequence[Job], records: dict[str, Record]):
-        self.title, self.records = title, records
+    def __init__(
+        self, title: str, jobs: Sequence[Job], records: dict[str, Record], command: Command
+    ):
+        self.title, self.records, self.command = title, records, command
+        self.places: dict[str, str] = {}
         self.states = {job.name: outcome(records.get(job.name)) for job in jobs}
         self.running: dict[str, tuple[Job, float]] = {}
         self.durations: list[float] = []
@@ -45,12 +50,29 @@ class StatusBoard:
             self.live.start()
         return self
 
-    def started(self, job: Job) -> None:
+    def started(self, job: Job, place: str) -> None:
         self.running[job.name] = job, time.monotonic()
+        self.places[job.name] = place
+        self.command.show(self.places)
+
+    def lost(self, job: Job, reason: str) -> None:
+        self._end(job)
+        self.states[job.name] = f"waiting again: its process {reason}"
+        if self.live is None:
+            say(f"{job.name}: its process {reason}; it is run again from its last checkpoint")
+        self._draw()
+
+    def _end(self, job: Job) -> float | None:
+        """Take a job off the running ones; return how long it ran, if it did."""
+        began = self.running.pop(job.name, None)
+        if self.places.pop(job.name, None) is not None:
+            self.command.show(self.places)
+        return None if began is None else time.monotonic() - began[1]
 
     def ended(self, job: Job, record: Record) -> None:
         self.records[job.name] = record
-        self.durations.append(time.monotonic() - self.running.pop(job.name)[1])
+        if (seconds := self._end(job)) is not None:
+            self.durations.append(seconds)
         self.states[job.name] = outcome(record)
         self.left -= 1
         if self.live is None:
@@ -58,6 +80,7 @@ class StatusBoard:
         self._draw()
 
     def tick(self) -> None:
+        self.command.tick()
         now = time.monotonic()
         pause = SECONDS_BETWEEN_LINES if self.live is None else SECONDS_BETWEEN_LOOKS
         if now - self.last < pause:
@@ -66,7 +89,7 @@ class StatusBoard:
         for name, (job, _) in self.running.items():
             self.states[name] = last_line(job.file("log")) or "starting"
             if self.live is None:
-                say(f"{name}: {self.states[name]}")
+                say(f"{name} on {self.places[name]}: {self.states[name]}")
         self._draw()
 
     def _remaining(self) -> str:
@@ -85,10 +108,11 @@ class StatusBoard:
             name, state = line
             return name not in self.running, not state, not state.startswith("failed")
 
-        table = Table("run", "state", title=f"{self.title}: {self._remaining()}")
+        table = Table("run", "state", "where", title=f"{self.title}: {self._remaining()}")
         for name, state in sorted(self.states.items(), key=order):
             # What a process says may hold brackets, which rich would take for its own.
-            table.add_row(name, escape(state) or "waiting", style=None if state else "dim")
+            place = escape(self.places.get(name, ""))
+            table.add_row(name, escape(state) or "waiting", place, style=None if state else "dim")
         self.live.update(table, refresh=True)
 
     def __exit__(self, *error: object) -> None:

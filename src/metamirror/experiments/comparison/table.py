@@ -13,7 +13,7 @@ from metamirror.data.sizes import Count
 from metamirror.experiments.comparison.jobs import Job, Record
 from metamirror.experiments.statistics import BASELINE, Figures, estimate
 from metamirror.methods.registry import Group
-from metamirror.training.metrics_log import seconds_per_iteration
+from metamirror.training.logs.metrics_file import seconds_per_iteration
 from metamirror.training.task_results import TaskResult, read_tasks
 
 BySeed = Mapping[int | None, Figures]

@@ -1,30 +1,36 @@
-"""Runs jobs and writes their records: those in the files that are named, or one for each line.
+"""Runs jobs and writes their records.
 
-    python -m metamirror.experiments.comparison.worker [JOB.json ...]
+    python -m metamirror.experiments.comparison.worker [DIR/jobs/NAME.json ...]
 
-Without files, one description a line comes in by standard input, and one line goes out for each
-job that has ended. If the launcher dies, the worker ends at once, in the middle of a step if need
-be: a run continues from its last checkpoint.
+Without files, their names come in by standard input, a JSON string a line, and one line goes out
+for each job that has ended. If the launcher dies, the worker ends at once, in the middle of a step
+if need be: a run continues from its last checkpoint.
 """
 
 import json
 import math
 import os
 import queue
+import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
+from metamirror.core.files import read_json
 from metamirror.core.metrics import METRICS, described
+from metamirror.experiments import inner_paths
 from metamirror.experiments.comparison import nearest_mean
 from metamirror.experiments.comparison.jobs import Job, Record, failed, write_record
 from metamirror.parallel.allocator import tune_allocator
 from metamirror.storage import learner_file
+from metamirror.storage.locks import FolderInUseError
 from metamirror.training.config import parse_config
 from metamirror.training.device import choose_device
+from metamirror.training.distributed import Ranks
 from metamirror.training.evaluate_run import FOLDER, evaluate_run, evaluation_name
 from metamirror.training.factory import build_stream, use_precision
 from metamirror.training.task_results import TaskResult, read_tasks, summary, write_tasks
@@ -32,6 +38,7 @@ from metamirror.training.train import train
 from metamirror.training.user_modules import import_modules, import_plugins
 
 CONTROLS = "controls"
+SECONDS_TO_LET_GO = 60
 
 
 def do(job: Job) -> Record:
@@ -39,18 +46,41 @@ def do(job: Job) -> Record:
     # First, since a method, a model or a data set may be the user's own.
     import_modules(job.config.get("imports") or ())
     data = None if job.data_dir is None else Path(job.data_dir)
+    if job.work == "convergence":
+        return _measure(job, data)
     return (_train_and_evaluate if job.work == "run" else _evaluate_control)(job, data)
+
+
+def _measure(job: Job, data: Path | None) -> Record:
+    config = parse_config(job.config, job.name)
+    stream = build_stream(config, job.split, batch=1, data_dir=data)
+    own = {"steps": job.options["steps"], "which": job.options["which"], "tasks": job.tasks}
+    ranks = Ranks(choose_device(job.device))
+    paths = inner_paths.measure(Path(job.out, str(job.folder)), stream, ranks=ranks, **own)
+    inner_paths.write(job.file("safetensors"), paths)
+    return Record(found={})
+
+
+def _when_free(job: Job) -> Record:
+    """Do a job; one that was lost may take a moment to let go of its run."""
+    deadline = time.monotonic() + SECONDS_TO_LET_GO
+    while True:
+        try:
+            return do(job)
+        except FolderInUseError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(1.0)
 
 
 def _train_and_evaluate(job: Job, data: Path | None) -> Record:
     run, config = Path(job.out, str(job.folder)), parse_config(job.config, job.name)
-    train(config, run, resume=True, device=job.device, data_dir=data, processes=None)
+    place: dict[str, Any] = {"device": job.device, "data_dir": data}
+    train(config, run, resume=True, log=job.log, processes=None, **place)
     if not job.tasks:
         return Record(found={})
     # A table shows the last step alone; `convergence` shows the others.
-    found = evaluate_run(
-        run, split=job.split, tasks=job.tasks, every_step=False, device=job.device, data_dir=data
-    )
+    found = evaluate_run(run, split=job.split, tasks=job.tasks, every_step=False, **place)
     file = f"{job.folder}/{FOLDER}/{evaluation_name(found)}.jsonl"
     # What is said to be finished must be there: a full disk lets an evaluation go unwritten.
     results = read_tasks(Path(job.out, file))
@@ -97,13 +127,16 @@ def main(files: Sequence[str]) -> int:
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     record = Record(found={})
-    for text in (Path(file).read_text("utf-8") for file in files) if files else _lines(sys.stdin):
-        job = Job(**json.loads(text))
+    if hasattr(signal, "SIGUSR2"):
+        # How Slurm announces that the time is up.
+        signal.signal(signal.SIGUSR2, lambda number, frame: signal.raise_signal(signal.SIGTERM))
+    for file in files or map(json.loads, _lines(sys.stdin)):
+        job = Job(**read_json(Path(file)))
         job.file("log").parent.mkdir(parents=True, exist_ok=True)
         with job.file("log").open("a") as log:
             os.dup2(log.fileno(), sys.stderr.fileno())
         try:
-            record = do(job)
+            record = _when_free(job)
         except KeyboardInterrupt as stop:
             return getattr(stop, "code", 130)
         except Exception as error:

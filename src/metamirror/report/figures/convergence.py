@@ -13,6 +13,9 @@ from metamirror.report.charts import GREY, Series, draw_lines, save
 from metamirror.report.collect import dicts_in, number
 from metamirror.report.styles import styles_of
 from metamirror.report.tables import csv_text
+from metamirror.training.logs.log import Opening
+from metamirror.training.logs.registry import open_trackers
+from metamirror.training.run_folder import versions
 
 NAME = "convergence"
 X_LABEL = "inner step k (dotted: the K of training)"
@@ -34,6 +37,18 @@ def write_figure(found: dict[str, Any], out: Path) -> None:
     figure = draw(found)
     for kind in ("svg", "png"):
         save(figure, out / f"{NAME}.{kind}")
+
+
+def send(found: dict[str, Any], out: Path, log: str) -> None:
+    """Give trackers every curve, with k as the step, and the figure."""
+    opening = Opening(out, -1, found["protocol"], versions())
+    for tracker in open_trackers(log, opening).values():
+        for points in zip(*(curve["points"] for curve in found["curves"]), strict=True):
+            pairs = zip(found["curves"], points, strict=True)
+            values = {f"{c['label']}/{n}": v for c, p in pairs for n, v in p.items() if n != "k"}
+            tracker.add(points[0]["k"], values)
+        tracker.image(NAME, (out / f"{NAME}.png").read_bytes())
+        tracker.close()
 
 
 def as_csv(found: dict[str, Any]) -> str:

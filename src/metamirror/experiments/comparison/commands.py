@@ -1,0 +1,94 @@
+"""The commands that work on a comparison's folder now: what each runs, and how to stop them."""
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from metamirror.core.files import read_json, write_json
+from metamirror.storage.locks import try_lock
+
+FOLDER = "commands"
+SECONDS_BETWEEN_LOOKS = 1.0
+
+
+class Command(ExitStack):
+    """This command among those that work on a folder; others see what it runs, and may stop it.
+
+    Its lock is the operating system's: of a killed command, nobody thinks that it still works.
+    """
+
+    def __init__(self, out: Path):
+        super().__init__()
+        self.began = time.time()
+        self.file = out / FOLDER / f"{socket.gethostname()}-{os.getpid()}.json"
+        self._looked = 0.0
+
+    def __enter__(self) -> Self:
+        lock = try_lock(self.file.with_suffix(".lock"))
+        assert lock is not None, "the name has this process in it"
+        for ending in (".lock", ".stop", ".json"):
+            self.callback(self.file.with_suffix(ending).unlink, missing_ok=True)
+        self.callback(lock.release)
+        self.show({})
+        return self
+
+    def show(self, places: Mapping[str, str]) -> None:
+        """Write down which jobs run, and where."""
+        host, pid = socket.gethostname(), os.getpid()
+        own = {"host": host, "pid": pid, "began": self.began, "running": dict(places)}
+        write_json(self.file, own)
+
+    def tick(self) -> None:
+        """Act on a wish of `stop` as on SIGTERM."""
+        if time.monotonic() - self._looked > SECONDS_BETWEEN_LOOKS:
+            self._looked = time.monotonic()
+            if self.file.with_suffix(".stop").exists():
+                self.file.with_suffix(".stop").unlink(missing_ok=True)
+                signal.raise_signal(signal.SIGTERM)
+
+    @property
+    def newest(self) -> bool:
+        """Whether no command was started later on this folder: it writes the table."""
+        others = working(self.file.parents[1])
+        return all(other.began <= self.began for other in others)
+
+
+@dataclass(frozen=True)
+class Working:
+    """A command at work, as seen by others."""
+
+    file: Path
+    host: str
+    pid: int
+    began: float
+    running: dict[str, str]  # where each of its jobs runs
+
+    def stop(self) -> None:
+        """Ask it to let its runs save, to write the table, and to end."""
+        self.file.with_suffix(".stop").touch()
+
+
+def working(out: Path) -> list[Working]:
+    """Return the commands that work on a folder; those of killed processes are cleared away."""
+    return list(_working(out))
+
+
+def _working(out: Path) -> Iterator[Working]:
+    for file in sorted((out / FOLDER).glob("*.json")):
+        if (lock := try_lock(file.with_suffix(".lock"))) is not None:
+            for ending in (".json", ".stop"):
+                file.with_suffix(ending).unlink(missing_ok=True)
+            file.with_suffix(".lock").unlink(missing_ok=True)
+            lock.release()
+            continue
+        try:
+            values: dict[str, Any] = read_json(file)
+            yield Working(file, **values)
+        except (ValueError, TypeError):
+            continue  # it ended just now

@@ -1,0 +1,147 @@
+"""Jobs as tasks of a Ray cluster that is already running."""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from metamirror.core.extras import import_extra
+from metamirror.experiments.comparison.jobs import Job
+from metamirror.experiments.comparison.launchers import carried
+from metamirror.experiments.comparison.launchers.launcher import SECONDS_TO_SAVE, Launcher
+from metamirror.experiments.comparison.launchers.worker_process import WorkerProcess
+
+SECONDS_BETWEEN_LOOKS = 0.1
+SECONDS_BETWEEN_CARRIES = 5.0
+
+
+@dataclass(frozen=True)
+class RayOptions:
+    """The options of the Ray launcher."""
+
+    address: str = "auto"  # HOST:PORT of the head; auto is $RAY_ADDRESS, or one of this machine.
+    cpus: int = 1  # cores of a job, and threads of its process.
+    gpus: float = 0.0  # GPUs of a job; half a one lets two jobs share it.
+    jobs: int = 100  # how many wait or run in the cluster at a time.
+    shared: bool = True  # whether the nodes share the comparison's folder.
+
+
+class RayLauncher(Launcher):
+    """Runs jobs on a Ray cluster, each in a worker process beside its Ray task.
+
+    Where the nodes share no folder, a job's files are sent there, and come back whenever there is
+    a new checkpoint.
+    """
+
+    def __init__(self, options: RayOptions):
+        super().__init__()
+        if options.cpus < 1 or options.jobs < 1:
+            raise ValueError(f"cpus is {options.cpus}, jobs {options.jobs}; at least 1 each")
+        self._ray = import_extra("ray", "ray")
+        self.options, self.room = options, options.jobs
+        try:
+            self._ray.init(address=options.address, log_to_driver=False, logging_level="ERROR")
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            raise ValueError(
+                f"there is no Ray cluster at {options.address!r}: start one with "
+                f"`ray start --head`, or give address=HOST:PORT ({' '.join(str(error).split())})"
+            ) from error
+        self.callback(self._ray.shutdown)
+        # A lost task is run again by the launcher, which knows how far the job has come.
+        self._task = self._ray.remote(run_job).options(
+            num_cpus=options.cpus, num_gpus=options.gpus, max_retries=0, num_returns="streaming"
+        )
+
+    def submit(self, job: Job) -> "_Attempt":
+        files = None if self.options.shared else carried.pack(carried.files_of(job), Path(job.out))
+        news = self._task.remote(asdict(job), files, os.getcwd(), self.options.cpus)
+        return _Attempt(self._ray, job, news)
+
+
+class _Attempt:
+    """A task of the cluster, which sends news: where it runs, files, and how it ended."""
+
+    def __init__(self, ray: Any, job: Job, news: Any):
+        self._ray, self._job, self._news = ray, job, news
+        self._place: str | None = None
+        self._how: str | None = None
+
+    def place(self) -> str | None:
+        return self._place
+
+    def ended(self) -> str | None:
+        while self._how is None and self._ray.wait([self._news], timeout=0)[0]:
+            try:
+                news = self._ray.get(next(self._news))
+            except StopIteration:
+                self._how = "left no record that can be read"
+            except self._ray.exceptions.RayError as error:
+                first = (str(error).strip() or type(error).__name__).splitlines()[0]
+                self._how = f"was lost by Ray ({first})"
+            else:
+                self._place = news.get("place", self._place)
+                self._how = news.get("how")
+                if "files" in news:
+                    carried.take_in(self._job, news["files"])
+        return self._how
+
+    def stop(self) -> None:
+        self._ray.cancel(self._news)
+
+
+_workers: dict[tuple[str | None, int, str], WorkerProcess] = {}
+"""The worker of this process, kept for the next task: its Ray process runs many."""
+
+
+def run_job(
+    description: dict[str, Any], files: bytes | None, folder: str, threads: int
+) -> Iterator[dict[str, Any]]:
+    """Run one job on a node of the cluster; yield where, then files that changed, then how."""
+    ray = import_extra("ray", "ray")
+    job = Job(**description)
+    with ExitStack() as stack:
+        if files is not None:
+            job = replace(job, out=stack.enter_context(TemporaryDirectory(prefix="metamirror-")))
+            carried.unpack(files, Path(job.out))
+        job.describe()
+        seen = carried.state_of(Path(job.out)) if files is not None else {}
+        process = _worker(folder if os.path.isdir(folder) else None, threads)
+        yield {"place": f"{ray.util.get_node_ip_address()}, process {process.pid}"}
+        process.give(job.description)
+        try:
+            looked = time.monotonic()
+            while (how := process.answer()) is None:
+                time.sleep(SECONDS_BETWEEN_LOOKS)
+                if files is not None and time.monotonic() - looked > SECONDS_BETWEEN_CARRIES:
+                    looked = time.monotonic()
+                    if changed := carried.changed(Path(job.out), seen):
+                        yield {"files": carried.pack(changed, Path(job.out))}
+        except BaseException:
+            # Cancelled: the run saves what it has. What is not shared goes on from what was sent.
+            process.stop()
+            deadline = time.monotonic() + SECONDS_TO_SAVE
+            while process.alive and time.monotonic() < deadline:
+                time.sleep(SECONDS_BETWEEN_LOOKS)
+            process.end()
+            raise
+        last: dict[str, Any] = {"how": how}
+        if files is not None:
+            changed = carried.changed(Path(job.out), seen)
+            last["files"] = carried.pack(changed, Path(job.out))
+        yield last
+
+
+def _worker(folder: str | None, threads: int) -> WorkerProcess:
+    """Return this process's worker, or a new one where it died or was meant for other GPUs."""
+    key = (folder, threads, os.environ.get("CUDA_VISIBLE_DEVICES", ""))
+    for other, process in list(_workers.items()):
+        if other != key or not process.alive:
+            process.end()
+            del _workers[other]
+    if key not in _workers:
+        _workers[key] = WorkerProcess(threads, folder)
+    return _workers[key]

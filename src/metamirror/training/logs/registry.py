@@ -1,0 +1,34 @@
+"""The trackers by name, from the words of a command line."""
+
+import importlib
+from importlib.util import find_spec
+
+from metamirror.training.logs.log import Log, Opening
+
+TRACKERS = {
+    "tensorboard": ("tensorboard", "tensorboard"),
+    "mlflow": ("mlflow", "mlflow"),
+    "wandb": ("wandb", "wandb"),
+    "csv": (None, ""),
+}
+"""The package that each needs and the extra that brings it; its module here has the same name."""
+
+
+def read_trackers(words: str) -> tuple[str, ...]:
+    """Return trackers from a list such as `tensorboard,csv`; refuse one that is not installed."""
+    names = tuple(filter(None, (word.strip() for word in words.split(","))))
+    for name in names:
+        if name not in TRACKERS or names.count(name) > 1:
+            raise ValueError(f"log is {words!r}; choose from {', '.join(TRACKERS)}, each once")
+        package, extra = TRACKERS[name]
+        if package is not None and find_spec(package) is None:
+            raise ValueError(f"{package} is not installed: pip install 'metamirror[{extra}]'")
+    return names
+
+
+def open_trackers(words: str, opening: Opening) -> dict[str, Log]:
+    """Return the trackers that are asked for, by name."""
+    return {
+        name: importlib.import_module(f"metamirror.training.logs.to_{name}").open_log(opening)
+        for name in read_trackers(words)
+    }

@@ -1,0 +1,42 @@
+"""metrics.csv: one figure a line, for spreadsheets."""
+
+import csv
+import io
+from pathlib import Path
+
+from metamirror.core.files import write_atomically
+from metamirror.training.logs.log import Opening, Values
+
+FILE, HEADER = "metrics.csv", ("step", "name", "value")
+
+
+def open_log(opening: Opening) -> "CsvLog":
+    """Return the log of a run, without the lines that its checkpoint does not know."""
+    return CsvLog(opening.folder, opening.step)
+
+
+class CsvLog:
+    """Writes step, name and value."""
+
+    def __init__(self, folder: Path, step: int):
+        file, self._folder = folder / FILE, folder
+        kept = [HEADER]
+        if file.is_file():
+            with file.open(newline="") as before:
+                rows = [row for row in csv.reader(before) if len(row) == 3 and row[0].isdecimal()]
+            kept += [(row[0], row[1], row[2]) for row in rows if int(row[0]) <= step]
+        content = io.StringIO()
+        csv.writer(content, lineterminator="\n").writerows(kept)
+        write_atomically(file, content.getvalue().encode())
+        self._file = file.open("a", newline="")
+        self._writer = csv.writer(self._file, lineterminator="\n")
+
+    def add(self, step: int, values: Values) -> None:
+        self._writer.writerows((step, name, v) for name, v in values.items() if v is not None)
+        self._file.flush()
+
+    def image(self, name: str, png: bytes) -> None:
+        write_atomically(self._folder / f"{name}.png", png)
+
+    def close(self) -> None:
+        self._file.close()

@@ -1,0 +1,171 @@
+"""Trackers get every figure of a run, its settings, its code and an image; read back for real."""
+
+from __future__ import annotations
+
+import csv
+import json
+import struct
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metamirror.cli.main import main
+from metamirror.training.logs.log import Logs
+from metamirror.training.logs.registry import read_trackers
+from metamirror.training.train import train
+from tests.refusals import assert_refused
+from tests.runs import small
+
+IMAGES = small(data="glyphs", image_size=16, width=4, shots=1, queries=2, iterations=6, log_every=1)
+HALF = replace(IMAGES, iterations=3)
+
+
+def figures(run: Path) -> dict[tuple[int, str], float]:
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return {(e["step"], k): float(v) for e in lines for k, v in e.items() if k != "step"}
+
+
+def stopped_and_continued(run: Path, log: str) -> dict[tuple[int, str], float]:
+    """Train in two lives, the second of which repeats nothing; return what metrics.jsonl has."""
+    train(HALF, run, log=log)
+    train(IMAGES, run, resume=True, log=log)
+    return figures(run)
+
+
+def test_csv_has_every_figure_once(tmp_path: Path):
+    expected = stopped_and_continued(tmp_path / "run", "csv")
+    with (tmp_path / "run" / "metrics.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == len(expected)
+    assert {(int(r["step"]), r["name"]): float(r["value"]) for r in rows} == expected
+    assert (tmp_path / "run" / "task.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_a_killed_run_wrote_after_its_checkpoint_is_not_there_twice(tmp_path: Path):
+    run = tmp_path / "run"
+    train(HALF, run, log="csv")
+    with (run / "metrics.csv").open("a") as file:
+        file.write("4,loss,99\n5,lo")
+    train(IMAGES, run, resume=True, log="csv")
+    text = (run / "metrics.csv").read_text()
+    assert "99" not in [line.split(",")[2] for line in text.splitlines()]
+    assert text.count("\n4,loss,") == 1
+
+
+def test_tensorboard_reads_back_what_was_written(tmp_path: Path):
+    pytest.importorskip("tensorboard", reason="pip install 'metamirror[tensorboard]'")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    expected = stopped_and_continued(tmp_path / "run", "tensorboard")
+    found = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
+    found.Reload()
+    tags: Any = found.Tags()
+    read = {(e.step, tag): e.value for tag in tags["scalars"] for e in found.Scalars(tag)}
+    assert read.keys() == expected.keys()
+    assert read == pytest.approx(expected, rel=1e-6, abs=1e-30, nan_ok=True)
+    assert tags["images"] == ["task"]
+    texts = {tag: found.Tensors(tag)[0].tensor_proto.string_val[0] for tag in tags["tensors"]}
+    assert b'"data": "glyphs"' in texts["config/text_summary"]
+    assert b'"torch"' in texts["versions/text_summary"]
+
+
+def test_mlflow_reads_back_what_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("mlflow", reason="pip install 'metamirror[mlflow]'")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    expected = stopped_and_continued(tmp_path / "run", "mlflow")
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient((tmp_path / "mlruns").as_uri())
+    experiment = client.get_experiment_by_name("metamirror")
+    assert experiment is not None
+    (run,) = client.search_runs([experiment.experiment_id])
+    read = {
+        (point.step, name): point.value
+        for name in run.data.metrics
+        for point in client.get_metric_history(run.info.run_id, name)
+    }
+    assert read == pytest.approx(expected, nan_ok=True)
+    assert (run.data.params["data"], run.info.status) == ("glyphs", "FINISHED")
+    assert "torch" in run.data.tags
+    assert [entry.path for entry in client.list_artifacts(run.info.run_id)] == ["task.png"]
+
+
+def wandb_records(content: bytes) -> Iterator[bytes]:
+    """Yield the records of a .wandb file: a header of 7 bytes, then LevelDB's log format."""
+    at, parts = 7, b""
+    while at + 7 <= len(content):
+        if 32768 - at % 32768 < 7:
+            at += 32768 - at % 32768
+            continue
+        length, kind = struct.unpack_from("<HB", content, at + 4)
+        parts += content[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind in (1, 4):  # a whole record, or the last part of one
+            yield parts
+            parts = b""
+
+
+def test_wandb_offline_reads_back_what_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("wandb", reason="pip install 'metamirror[wandb]'")
+    from wandb.proto import wandb_internal_pb2
+
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    expected = stopped_and_continued(tmp_path / "run", "wandb")
+    read: dict[tuple[int, str], float] = {}
+    settings: dict[str, Any] = {}
+    lives = list((tmp_path / "run" / "wandb").glob("offline-run-*/*.wandb"))
+    assert len(lives) == 2
+    assert len({file.name for file in lives}) == 1, "two lives of one run"
+    for data in (data for file in lives for data in wandb_records(file.read_bytes())):
+        record = wandb_internal_pb2.Record()
+        record.ParseFromString(data)
+        settings |= {i.key: json.loads(i.value_json) for i in record.run.config.update}
+        items = {i.key or i.nested_key[0]: i.value_json for i in record.history.item}
+        for name, value in items.items():
+            if not name.startswith("_") and name != "task":
+                read[record.history.step.num, name] = float(json.loads(value))
+    assert read == pytest.approx(expected, nan_ok=True)
+    assert settings["data"] == "glyphs"
+    assert "torch" in settings["versions"]
+
+
+def test_an_unknown_tracker_is_named():
+    assert_refused(lambda: read_trackers("csv,neptune"), "log is 'csv,neptune'; choose from")
+    assert_refused(lambda: read_trackers("csv,csv"), "each once")
+
+
+class Failing:
+    def add(self, step: int, values: Any) -> None:
+        raise OSError("no server")
+
+    def image(self, name: str, png: bytes) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Keeping(Failing):
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    def add(self, step: int, values: Any) -> None:
+        self.seen.append(step)
+
+
+def test_a_tracker_that_fails_costs_nothing_but_itself(capsys):
+    first, other = Keeping(), Keeping()
+    with Logs(first, {"mlflow": Failing(), "csv": other}) as logs:
+        logs.add(1, {})
+        logs.add(2, {})
+    assert first.seen == other.seen == [1, 2]
+    assert capsys.readouterr().err.count("mlflow gets no more of this run") == 1
+
+
+def test_a_comparison_logs_every_cell(tmp_path: Path):
+    words = "compare --data sinusoid --methods maml --no-controls --seeds 2 --shots 3 --steps 1"
+    words += " --iterations 2 --width 8 --test-tasks 2 --log-every 1 --vectorize False --log csv"
+    assert main([*words.split(), "--out", str(tmp_path)]) == 0
+    assert len(list(tmp_path.glob("cells/*/metrics.csv"))) == 2
