@@ -3,6 +3,7 @@
 import copy
 import secrets
 import threading
+import warnings
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from metamirror.core.learner import Learner
 from metamirror.estimators.backbones.backbone import Backbone
 from metamirror.estimators.backbones.opening import open_backbone
 from metamirror.estimators.export import exported
+from metamirror.estimators.familiarity import UnfamiliarExamplesWarning
 from metamirror.estimators.few_shot import FewShotClassifier
 from metamirror.estimators.fitting import FittedModel
 from metamirror.estimators.inputs.images import Images, image_shape
@@ -195,6 +197,8 @@ def adapt(choice: Choice, request: Adapt) -> Model:
         for i, image in enumerate(examples, 1):
             images.append(prepare(image, choice.reader, f"example {i} of class {name!r}"))
             labels.append(name)
+    # Whoever draws sees at once what comes of it, and nobody reads the server's output.
+    warnings.simplefilter("ignore", UnfamiliarExamplesWarning)
     # Heads that are computed are too certain; with steps, calibrating would take as many again.
     classifier = FewShotClassifier(
         choice.start,
