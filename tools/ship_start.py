@@ -41,7 +41,7 @@ def command(config: RunConfig, out: Path) -> str:
             if field.name == "data" and (where := find_path(value)):
                 value = str(where._replace(path=out.parent / where.path.name))
             flag = f"--{field.name.replace('_', '-')}"
-            words += [flag] if value is True else [flag, str(value)]
+            words += [flag] if (value, field.default) == (True, False) else [flag, str(value)]
     return shlex.join([*words, "--out", str(out)])
 
 

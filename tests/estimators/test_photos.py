@@ -10,8 +10,15 @@ import torch
 
 import metamirror as mm
 from metamirror.cli.main import main
+from metamirror.data.glyphs import draw
+from metamirror.estimators.familiarity import UnfamiliarExamplesWarning
 from metamirror.estimators.starts import SHIPPED, backbone_of
 from tests.estimators.test_backbones import LABELS, folder, own_home, pictures  # noqa: F401
+
+# Pictures that are noise and colours look like no photographs.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::metamirror.estimators.familiarity.UnfamiliarExamplesWarning"
+)
 
 
 def test_its_folder_says_how_it_was_made_and_is_small():
@@ -39,6 +46,12 @@ def test_any_number_of_classes(classes: int):
     labels = np.arange(2 * classes) % classes
     clf = mm.FewShotClassifier("photos").fit(images, labels)
     assert clf.predict_proba(images).shape == (2 * classes, classes)
+
+
+def test_letters_are_noticed():
+    letters = draw("abc", seed=0)
+    with pytest.warns(UnfamiliarExamplesWarning, match="photos was trained on"):
+        mm.FewShotClassifier("photos").fit(letters, list("abc"))
 
 
 def test_a_saved_model_predicts_the_same(tmp_path: Path):

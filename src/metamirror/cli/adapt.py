@@ -16,7 +16,7 @@ from metamirror.estimators import model_file
 from metamirror.estimators.backbones.embed import embed as embed_data
 from metamirror.estimators.export import Format
 from metamirror.estimators.export import export as export_model
-from metamirror.estimators.familiarity import UnfamiliarExamplesWarning, unfamiliar
+from metamirror.estimators.familiarity import UnfamiliarExamplesWarning
 from metamirror.estimators.few_shot import FewShotClassifier, FewShotRegressor
 from metamirror.estimators.inputs.images import labelled_images
 from metamirror.estimators.inputs.numbers import Numbers
@@ -86,10 +86,10 @@ def adapt(
     _allow_typed(backbone)
     images, labels = labelled_images(support)
     classifier = start(run, backbone, random_state=seed)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UnfamiliarExamplesWarning)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UnfamiliarExamplesWarning)
         classifier.fit(images, labels)
-    notes = [words] if (words := unfamiliar(run, classifier.support_.x)) else []
+    notes = [str(w.message) for w in caught if w.category is UnfamiliarExamplesWarning]
     for words in notes:
         say(f"note: {words}")
     compared = classifier.compare(images, labels) if compare else None

@@ -17,6 +17,7 @@ from metamirror.core.files import write_atomically
 from metamirror.core.learner import Learner
 from metamirror.core.tasks import Batch
 from metamirror.estimators import model_file
+from metamirror.estimators.backbones.backbone import Backbone
 from metamirror.estimators.backbones.opening import open_backbone
 from metamirror.estimators.familiarity import UnfamiliarExamplesWarning, unfamiliar
 from metamirror.estimators.fitting import Adapt, FittedModel, adapt, placed, seed_of
@@ -56,6 +57,9 @@ class FewShotEstimator:
         """
         start, learner, reader, x = self._opened(X)
         self._adapt(learner, reader, x, y, None, row_length(X))
+        if isinstance(reader, Backbone) and backbone_of(start):
+            # What it was trained on were images, too.
+            x = reader.images.read(X)
         if words := unfamiliar(start, x):
             # The call above the decorator's.
             warnings.warn(words, UnfamiliarExamplesWarning, stacklevel=3)

@@ -40,7 +40,7 @@ def unfamiliar(start: Start, examples: Tensor) -> str | None:
             f"{words}; with dark and light exchanged they do: use invert (--invert), or ink "
             f"(--ink) for drawings"
         )
-    return f"{words}: for photographs use the start photos or a backbone, or train a start of yours"
+    return f"{words}: for photographs use photos or a backbone; or train one with metamirror train"
 
 
 def _seen_by(start: Start) -> Ranges | None:
