@@ -236,7 +236,7 @@ def test_an_interruption_leaves_the_curves_that_are_finished(runs, tmp_path, cap
         evaluated.append(evaluate_stream(*args, **kwargs))
         return evaluated[0]
 
-    monkeypatch.setattr("metamirror.experiments.convergence.evaluate_stream", interrupted)
+    monkeypatch.setattr("metamirror.experiments.inner_paths.evaluate_stream", interrupted)
     words = ["convergence", str(runs["maml-0"]), str(runs["gradnet"]), "--tasks", "3"]
     assert main([*words, "--out", str(tmp_path)]) == 130
     assert capsys.readouterr().err.endswith("metamirror: interrupted\n")

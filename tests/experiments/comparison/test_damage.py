@@ -17,6 +17,8 @@ from rich.live import Live
 
 from metamirror.cli import experiments
 from metamirror.cli.main import main
+from metamirror.experiments.comparison import commands
+from metamirror.experiments.comparison.commands import Command
 from metamirror.experiments.comparison.jobs import Job, failed, read_record
 from metamirror.experiments.comparison.status_board import StatusBoard
 from metamirror.experiments.comparison.table import Row, make_table
@@ -137,9 +139,9 @@ def test_a_job_runs_by_hand_and_writes_its_own_record(tmp_path: Path):
     for name, imports, reason in (("good", [], None), ("bad", ["no_such_module"], "no module")):
         job = Job(name, "run", f"cells/{name}", config | {"imports": imports}, tasks=2)
         job = replace(job, out=str(tmp_path))
-        (tmp_path / f"{name}.json").write_text(job.line())
+        job.describe()
         command = [sys.executable, "-m", "metamirror.experiments.comparison.worker"]
-        ended = subprocess.run([*command, str(tmp_path / f"{name}.json")], check=False)
+        ended = subprocess.run([*command, str(job.description)], check=False)
         record = read_record(job)
         assert record is not None
         assert (ended.returncode == 0) is record.done is (reason is None)
@@ -182,15 +184,16 @@ def test_a_record_whose_results_are_incomplete_counts_for_nothing(tmp_path: Path
 # The board
 
 
-def test_whatever_a_run_says_stands_on_the_board_as_it_is():
+def test_whatever_a_run_says_stands_on_the_board_as_it_is(tmp_path: Path):
     """Words of torch and paths have brackets, which rich reads as markup."""
     words = "RuntimeError: [enforce fail at alloc_cpu.cpp:121] no memory [/dev/shm]"
     job = Job("maml-1shot-seed0", "run", "cells/a", {})
     screen = io.StringIO()
     console = Console(file=screen, width=160, force_terminal=True, color_system=None)
-    board = StatusBoard("compare", [job], {})
-    board.live = Live(console=console, auto_refresh=False)
-    with board:
-        board.started(job)
+    with Command(tmp_path) as command, StatusBoard("compare", [job], {}, command) as board:
+        board.live = Live(console=console, auto_refresh=False)
+        board.live.start()
+        board.started(job, "node 3")
+        assert commands.working(tmp_path)[0].running == {job.name: "node 3"}
         board.ended(job, failed(words))
     assert f"failed: {words}" in screen.getvalue()

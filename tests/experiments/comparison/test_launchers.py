@@ -6,8 +6,6 @@ import io
 import json
 import os
 import signal
-import subprocess
-import sys
 import tarfile
 from dataclasses import replace
 from pathlib import Path
@@ -47,19 +45,6 @@ def build(model, options, settings):
 
 mm.METHODS["own"] = replace(mm.METHODS["maml"], key="own", title="Deadly", build=build)
 """
-
-
-def test_a_job_can_be_run_by_hand_from_its_file(tmp_path: Path):
-    out = tmp_path / "out"
-    words = [*GRID, "--methods", "maml", "--seeds", "1", "--iterations", "3", "--out", str(out)]
-    assert main(words) == 0
-    record = out / "records" / "maml-3shot-seed0.json"
-    expected = record.read_bytes()
-    record.unlink()
-    file = out / "jobs" / "maml-3shot-seed0.json"
-    command = [sys.executable, "-m", "metamirror.experiments.comparison.worker", str(file)]
-    assert subprocess.run(command, check=False).returncode == 0
-    assert record.read_bytes() == expected
 
 
 def test_a_job_that_is_lost_every_time_fails(own_method: str, capsys):
