@@ -58,7 +58,7 @@ CURVE = (
     "--checkpoint-every 1000 --test-tasks 1000 --search 0.01,0.03,0.1 --search-iterations 300 "
     "--search-tasks 200 --seeds 1 --jobs 2"
 )
-MAPS = "maml,blockiaf,metacurvature,blockiaf:mixing=kronecker"
+MAPS = "maml,blockiaf,gradnet,metacurvature,blockiaf:mixing=kronecker"
 COMMON = (
     "--ways 5 --shots 1 --tasks-per-step 4 --width 32 --optimizer adam --schedule cosine "
     "--val-tasks 200 --test-tasks 1000 --jobs 2 --no-controls"
