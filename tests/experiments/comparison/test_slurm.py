@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from metamirror.cli.main import main
-from tests.experiments.comparison.test_compare import GRID, begun, lines_in, table_of, wait_for
+from tests.experiments.comparison.test_compare import GRID, lines_in, table_of, wait_for
+from tests.refusals import assert_command_refused
 
 pytestmark = pytest.mark.slow
 SCRIPT = Path(__file__).with_name("slurm.sh")
@@ -47,17 +49,23 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             time.sleep(0.2)
 
 
-def test_a_job_that_slurm_kills_ends_in_the_same_table(slurm: None, tmp_path: Path):
+def test_a_job_that_slurm_kills_ends_in_the_same_table(slurm: None, tmp_path: Path, capsys):
     out, here = tmp_path / "out", tmp_path / "here"
     words = (*GRID, "--seeds", "1")
-    process = begun(*words, "--launcher", "slurm:partition=all,time=00:30:00", "--out", str(out))
+    launcher = ("--launcher", "slurm:partition=all,time=00:30:00")
+    # Not forked, since it needs the environment of this test.
+    command = [sys.executable, "-m", "metamirror", *words, *launcher, "--out", str(out)]
+    process = subprocess.Popen(command)
     assert main([*words, "--out", str(here)]) == 0
     wait_for(lambda: lines_in(out, "maml-3shot-seed0") > 0)
     number = (out / "jobs" / "maml-3shot-seed0.slurm").read_text()
     subprocess.run(["scancel", "--signal=KILL", number], check=True)
-    process.join(90)
-    assert process.exitcode == 0
+    assert process.wait(90) == 0
     assert table_of(out, times=False) == table_of(here, times=False)
     sent = next((out / "jobs" / "slurm").glob("*_submission.sh")).read_text()
     for flag in ("--partition=all", "--time=30", "--cpus-per-task=1"):
         assert f"#SBATCH {flag}\n" in sent
+    wrong = [*words, "--launcher", "slurm:partition=none", "--out", str(tmp_path / "wrong")]
+    capsys.readouterr()
+    code = main(wrong)
+    assert_command_refused(capsys, code, "Slurm takes no job", "invalid partition", "options")
