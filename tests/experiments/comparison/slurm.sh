@@ -1,7 +1,10 @@
 #!/bin/sh
 # A Slurm of two nodes on this machine, in the folder $1: munged, slurmctld, two slurmd, on loopback.
-# Prints the process ids that end it. Needs root, and Debian's slurm-wlm and munge.
+# Needs root, and Debian's slurm-wlm and munge. Slurm signals whole process groups, as root: start it
+# in a process namespace of its own, out of which no signal gets, and whose end is the end of it all:
+#   unshare --pid --fork --mount-proc --kill-child sh slurm.sh FOLDER
 set -eu
+[ $$ = 1 ] || { echo "not in a process namespace of its own: see the first lines" >&2; exit 2; }
 folder=$1 port=${2:-27817}
 mkdir -p "$folder/state" "$folder/spool-n1" "$folder/spool-n2"
 chmod 755 "$folder"
@@ -40,11 +43,9 @@ export SLURM_CONF="$folder/slurm.conf"
 munged --force --foreground --key-file="$folder/munge.key" --socket="$folder/munge.socket" \
   --pid-file="$folder/munged.pid" --log-file="$folder/munged.log" --seed-file="$folder/munged.seed" \
   > "$folder/munged.out" 2>&1 &
-echo "munged $!"
 for _ in 1 2 3 4 5 6 7 8 9 10; do [ -S "$folder/munge.socket" ] && break; sleep 0.5; done
 slurmctld -D > "$folder/slurmctld.out" 2>&1 &
-echo "slurmctld $!"
 for node in n1 n2; do
   slurmd -D -N "$node" > "$folder/slurmd-$node.out" 2>&1 &
-  echo "slurmd-$node $!"
 done
+wait

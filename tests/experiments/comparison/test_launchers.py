@@ -47,6 +47,7 @@ mm.METHODS["own"] = replace(mm.METHODS["maml"], key="own", title="Deadly", build
 """
 
 
+@pytest.mark.slow
 def test_a_job_that_is_lost_every_time_fails(own_method: str, capsys):
     """Tried as often as a job may be lost; the others go on."""
     Path("own_module.py").write_text(DEADLY)

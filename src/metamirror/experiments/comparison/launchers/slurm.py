@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from metamirror.core.extras import import_extra
+from metamirror.core.files import write_atomically
 from metamirror.experiments.comparison import worker
 from metamirror.experiments.comparison.jobs import DESCRIPTIONS, Job
 from metamirror.experiments.comparison.launchers.launcher import SECONDS_TO_SAVE, Launcher
@@ -57,15 +58,22 @@ class SlurmLauncher(Launcher):
         folder = Path(job.out, DESCRIPTIONS, "slurm")
         number = sent.read_text().strip() if sent.is_file() else ""
         if not number or number not in self._queue.look():
-            number = (
-                self._executor(folder)
-                .submit(run_job, str(job.description), os.getcwd(), self.options.cpus)
-                .job_id
-            )
-            sent.write_text(number)
+            number = self._send(job, folder)
+            write_atomically(sent, number.encode())
             self._queue.add(number)
         handle = self._submitit.SlurmJob(folder=folder, job_id=number)
         return _Attempt(job, handle, self._queue)
+
+    def _send(self, job: Job, folder: Path) -> str:
+        words = (str(job.description), os.getcwd(), self.options.cpus)
+        try:
+            return str(self._executor(folder).submit(run_job, *words).job_id)
+        except self._submitit.core.utils.FailedJobError as error:
+            reason = " ".join(str(error).split())
+            raise ValueError(
+                f"Slurm takes no job ({reason}): change the launcher's options, or try again; what "
+                f"is in the queue goes on, and the same command takes it over"
+            ) from error
 
     def _executor(self, folder: Path) -> Any:
         executor = self._submitit.SlurmExecutor(folder=folder)
