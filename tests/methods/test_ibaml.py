@@ -196,15 +196,16 @@ def test_an_adapted_model_predicts_the_same_from_its_file_and_exported(tmp_path)
     learner = mm.make_learner("ibaml:samples=2:log_variance=-3", model, steps=2, norm="inductive")
     (x, y), query = (one(b) for b in image_tasks(size=16))
     classifier = mm.FewShotClassifier(learner, random_state=0).fit(x.sigmoid(), y.tolist())
-    found = classifier.predict_proba(query.x.sigmoid())
+    pixels = (255 * query.x.sigmoid()).byte().movedim(1, 3)
+    found = classifier.predict_proba(pixels)
     classifier.save(tmp_path / "model")
-    again = mm.FewShotClassifier.load(tmp_path / "model").predict_proba(query.x.sigmoid())
+    again = mm.FewShotClassifier.load(tmp_path / "model").predict_proba(pixels)
     assert (found == again).all()
     from metamirror.estimators.export import export
 
     export(classifier, tmp_path / "model.pt2", "torch")
     program = torch.export.load(tmp_path / "model.pt2").module()
-    exported = program(query.x.sigmoid().float())
+    exported = program(pixels.expand(-1, -1, -1, 3).contiguous())
     torch.testing.assert_close(exported, torch.tensor(found).float(), rtol=0, atol=1e-5)
 
 

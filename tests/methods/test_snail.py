@@ -325,9 +325,9 @@ def test_the_estimator_keeps_the_memory_on_disk_and_in_other_programs(tmp_path):
     model = onnxruntime.InferenceSession(
         tmp_path / "model.onnx", providers=["CPUExecutionProvider"]
     )
-    x = (new[:, None] / 255).astype(np.float32)
+    x = new[..., None].repeat(3, axis=3)
     for count in (1, 9):
-        (found,) = model.run(["probabilities"], {"x": x[:count]})
+        (found,) = model.run(["probabilities"], {"images": x[:count]})
         np.testing.assert_allclose(found, clf.predict_proba(new[:count]), atol=1e-5)
 
 

@@ -84,7 +84,7 @@ class InnerLevel(Predictor):
         self.check_layers(settings)
         self._check_adjoint(settings.adjoint)
         self.settings = settings
-        self.train(self.training)
+        self.keep_averages()
 
     def _check_adjoint(self, adjoint: Adjoint) -> None:
         if adjoint.needs_prior and (self.prior is None or self.prior.vanishes):

@@ -110,10 +110,14 @@ class Predictor(nn.Module):
     def train(self, mode: bool = True) -> Self:
         """Switch training mode; where norm is inductive, torch's batch averages stay in use."""
         super().train(mode)
+        self.keep_averages()
+        return self
+
+    def keep_averages(self) -> None:
+        """Let torch's batch normalisations use their averages, where norm is inductive."""
         if self.norm == "inductive":
             for layer in averaging_norms(self.model):
                 layer.eval()
-        return self
 
     def theta(self) -> Params:
         """Return the learned parameters that adapt: phi^(0), or its dual z^(0)."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from metamirror.core.files import write_json
+from metamirror.data.image_tasks import ImageTasks
 from metamirror.data.task_stream import TaskStream
 
 SEEN = "seen.json"
@@ -77,8 +78,9 @@ def outside(images: Tensor, ranges: Ranges) -> dict[str, float]:
 
 def write_seen(folder: Path, stream: TaskStream) -> None:
     """Write the ranges of the images of a stream's first tasks; nothing if it has no images."""
-    # Images are bytes or lie in [0, 1]; an iterator's tasks would be missing from the training.
-    if not (stream.exact and len(stream.example_shape) == 3 and stream.example_shape[0] in (1, 3)):
+    # Images are bytes or lie in [0, 1]; what makes its own tasks is not asked for any beforehand.
+    shape = stream.example_shape if isinstance(stream, ImageTasks) else ()
+    if len(shape) != 3 or shape[0] not in (1, 3):
         return
     tasks = (stream.task(step, 0) for step in range(TASKS))
     ranges = ranges_of(batch.x for task in tasks for batch in task)
