@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import warnings
 import zipfile
@@ -95,7 +96,7 @@ def by_hand(body: nn.Module, image: Image.Image) -> torch.Tensor:
 
 def onnx_file(body: nn.Module, path: Path, batch: str | None = "batch") -> Path:
     dims = None if batch is None else ({0: torch.export.Dim("batch", min=1)},)
-    examples = torch.zeros(1 if batch is None else 2, 3, 24, 24)
+    examples = torch.zeros(2, 3, 24, 24)
     with warnings.catch_warnings(action="ignore"):
         program = torch.onnx.export(
             body.eval(), (examples,), dynamic_shapes=dims, dynamo=True, verbose=False
@@ -133,7 +134,7 @@ def test_batch_normalisation_is_in_evaluation_mode_and_the_network_left_as_it_wa
     assert torch.equal(body.layers[1].running_mean, before)
 
 
-@pytest.mark.parametrize("kind", ["onnx", "onnx of one image", "pt2"])
+@pytest.mark.parametrize("kind", ["onnx", "onnx of two images", "pt2"])
 def test_files_give_what_the_module_gives(kind: str, body: Body, tmp_path: Path):
     if kind == "pt2":
         path = pt2_file(body, tmp_path / "body.pt2")
@@ -183,7 +184,7 @@ def test_a_run_as_backbone_normalises_by_its_train_classes(tmp_path: Path):
         near = learner.layer_input("head", learner.theta(), torch.cat([images, train]))
     off = (together - near[: len(images)]).norm() / near[: len(images)].norm()
     assert off < 0.3, "the statistics are those of other images of this kind"
-    assert open_backbone(run).fingerprint == backbone.fingerprint
+    assert open_backbone(run).facts == backbone.facts
 
 
 # What is kept
@@ -210,10 +211,11 @@ def test_features_are_computed_once_for_each_picture(own_home: Path):
 
 def test_a_changed_module_has_other_features(body: Body):
     images = pictures(2)
-    before = open_backbone(body).read(images)
+    backbone = open_backbone(body)
+    before = backbone.read(images)
     with torch.no_grad():
         body.layers[0].weight.mul_(2)
-    assert not torch.allclose(open_backbone(body).read(images), before)
+    assert not torch.allclose(backbone.read(images), before)
 
 
 def test_a_home_that_cannot_be_written_to_costs_time_alone(tmp_path: Path, monkeypatch, capsys):
@@ -250,6 +252,41 @@ def test_saved_models_find_an_onnx_backbone_again(onnx_body: Path, tmp_path: Pat
     ]
     onnx_file(Body(), path)
     assert_refused(lambda: mm.FewShotClassifier.load(tmp_path / "mine.safetensors"), "changed")
+
+
+def test_options_of_a_backbone_are_saved(onnx_body: Path, tmp_path: Path):
+    images = pictures()
+    spec = f"{onnx_body}:crop=0.6:mean=0.5:std=0.1"
+    clf = mm.FewShotClassifier(backbone=spec).fit(images, LABELS)
+    clf.save(tmp_path / "mine.safetensors")
+    again = mm.FewShotClassifier.load(tmp_path / "mine.safetensors")
+    assert np.array_equal(again.predict_proba(images), clf.predict_proba(images))
+    load = mm.FewShotClassifier.load
+    other = f"{onnx_body}:crop=0.7"
+    assert_refused(lambda: load(tmp_path / "mine.safetensors", backbone=other), "another one")
+
+
+def test_weights_beside_an_onnx_file_are_part_of_it(body: Body, tmp_path: Path, monkeypatch):
+    import onnx
+
+    onnx_file(body, tmp_path / "one.onnx")
+    whole = onnx.load(tmp_path / "one.onnx")
+    images, found = pictures(2), []
+    for scale in (1, 2):
+        onnx.save(
+            whole,
+            tmp_path / "body.onnx",
+            save_as_external_data=True,
+            location="weights.bin",
+            size_threshold=0,
+        )
+        if scale == 2:
+            file = tmp_path / "weights.bin"
+            file.write_bytes((np.frombuffer(file.read_bytes(), np.float32) * 2).tobytes())
+        whole = onnx.load(tmp_path / "one.onnx")
+        monkeypatch.chdir("/")
+        found.append(open_backbone(str(tmp_path / "body.onnx")).read(images))
+    assert not torch.allclose(*found)
 
 
 def test_saved_models_of_a_module_want_it_again(body: Body, tmp_path: Path):
@@ -384,3 +421,17 @@ def test_an_exported_model_has_its_backbone_inside(body: Body, tmp_path: Path):
     assert (
         "0.75 of the middle square" in session.get_modelmeta().custom_metadata_map["preprocessing"]
     )
+
+
+def test_a_network_that_fails_is_one_line():
+    assert_refused(lambda: mm.Backbone(nn.Linear(3, 4), size=8).read(pictures(1)), "does not take")
+    assert_refused(lambda: open_backbone(len).read(pictures(2)), "one row of numbers")
+    assert_refused(lambda: open_backbone(os.stat).read(pictures(2)), "stat fails: TypeError")
+
+
+def test_a_regressor_of_many_rows_is_saved(tmp_path: Path):
+    rows = np.random.default_rng(0).normal(size=(10, 8))
+    fitted = mm.FewShotRegressor().fit(rows, rows[:, 0])
+    fitted.save(tmp_path / "r.safetensors")
+    again = mm.FewShotRegressor.load(tmp_path / "r.safetensors")
+    assert np.array_equal(again.predict(rows), fitted.predict(rows))

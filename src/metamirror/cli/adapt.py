@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
+from torch import nn
 from tyro.conf import Positional, arg
 
 from metamirror.cli.arguments import DataDir, Json, flags_of
@@ -158,16 +159,21 @@ def predict(model: Model, images: Images, backbone: str | None = None, json: Jso
     print(to_json(facts) if json else "\n".join(lines))
 
 
-def export(model: Model, out: Path, format: Format = "onnx") -> None:
+def export(model: Model, out: Path, format: Format = "onnx", backbone: str | None = None) -> None:
     """Write an adapted model for other programs: ONNX, or torch's exported program (.pt2).
 
     Args:
         model: a file that metamirror adapt, or save in Python, wrote.
         out: the file.
         format: onnx (needs the extra: pip install 'metamirror[export]') or torch.
+        backbone: the frozen network of the model, where it is not found by itself.
     """
     _check_target(out)
-    export_model(_load(model), out, format)
+    estimator = _load(model, backbone)
+    export_model(estimator, out, format)
+    name = getattr(estimator.fitted_.reader, "name", None)
+    if name and not isinstance(getattr(estimator.fitted_.reader, "network", None), nn.Module):
+        say(f"note: {out} takes the features that {name} gives, and no images: run that before it")
     print(f"written: {out}, {out.stat().st_size:,} bytes")
 
 

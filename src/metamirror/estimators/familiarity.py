@@ -40,6 +40,8 @@ def unfamiliar(start: Start, examples: Tensor) -> str | None:
             f"{words}; with dark and light exchanged they do: use invert (--invert), or ink "
             f"(--ink) for drawings"
         )
+    if str(start) == "photos":
+        return f"{words}: use a backbone, a start of the kind glyphs-, or train one"
     return f"{words}: for photographs use photos or a backbone; or train one with metamirror train"
 
 

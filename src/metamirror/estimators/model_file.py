@@ -6,6 +6,7 @@ before memory is taken for it, and whatever does not fit ends in a `DamagedFileE
 
 import json
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -132,7 +133,7 @@ def read(
 def _backbone_facts(reader: Reader) -> dict[str, Any] | None:
     if not isinstance(reader, Backbone | Function):
         return None
-    return {"name": reader.name, "fingerprint": reader.fingerprint}
+    return {"name": reader.name, "facts": reader.facts}
 
 
 def _named(reader: Reader) -> str | None:
@@ -147,12 +148,19 @@ def _find_backbone(facts: Any, given: Any, path: Path) -> Reader:
     known = isinstance(facts, dict) and isinstance(facts.get("name"), str)
     if not known:
         raise ValueError(f"{path} was made without a backbone: leave it out")
-    name, checksum = facts["name"], facts.get("fingerprint")
-    reopens = name.lower().endswith(".onnx") or name in shipped_names() or Path(name).is_dir()
+    name, checksum = facts["name"], facts.get("facts")
+    file = re.sub(r"(:\w+=[^:]*)*$", "", name)
+    reopens = file.lower().endswith(".onnx") or name in shipped_names() or Path(name).is_dir()
     if given is None and not reopens:
         raise ValueError(f"{path} was made with the backbone {name}: pass backbone=..., --backbone")
-    reader = open_backbone(name if given is None else given)
-    if checksum not in (None, getattr(reader, "fingerprint", None)):
+    try:
+        reader = open_backbone(name if given is None else given)
+    except ValueError as error:
+        raise ValueError(
+            f"{path} was made with the backbone {name}, which cannot be opened ({error}): say "
+            f"where it is with backbone=..., --backbone"
+        ) from error
+    if checksum not in (None, getattr(reader, "facts", None)):
         raise ValueError(
             f"{path} was made with the backbone {name}, and this is another one, or it has changed "
             f"since: give the same, or fit again"

@@ -68,11 +68,17 @@ def read(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise ValueError(f"there is no {file}") from error
 
 
+def as_bytes(tensor: Tensor) -> memoryview:
+    """Return the content of a tensor. numpy does not know every type of torch."""
+    # A copy: an axis of length 1 may have any stride, which no view of bytes takes.
+    flat = tensor.detach().cpu().clone(memory_format=torch.contiguous_format).view(-1)
+    return flat.view(torch.uint8).numpy().data
+
+
 def _digest(tensors: Mapping[str, Tensor], words: str) -> str:
     digest = hashlib.sha256(words.encode())
     for name in sorted(tensors):
         tensor = tensors[name]
         digest.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        # As bytes: numpy does not know every type of torch.
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+        digest.update(as_bytes(tensor))
     return digest.hexdigest()

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,7 @@ from metamirror.console import Progress
 from metamirror.estimators.backbones.feature_cache import FeatureCache
 from metamirror.estimators.inputs.images import Images, image_rows
 from metamirror.estimators.inputs.numbers import Numbers
+from metamirror.storage.tensor_file import as_bytes
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -63,15 +65,13 @@ class Backbone:
         for name in ("size", "channels"):
             if not isinstance(value := getattr(self, name), int) or value < 1:
                 raise ValueError(f"{name} is {value!r}; give a whole number from 1")
-        if not 0 < self.crop <= 1:
+        if not isinstance(self.crop, int | float) or not 0 < self.crop <= 1:
             raise ValueError(f"crop is {self.crop!r}; a share above 0 and at most 1")
         for name in ("mean", "std"):
             values = self._by_channel(getattr(self, name), name)
             if not all(map(math.isfinite, values)) or (name == "std" and min(values) <= 0):
                 raise ValueError(f"{name} is {values}; give finite numbers, for std above 0")
             object.__setattr__(self, name, values)
-        if self.fingerprint is None and isinstance(self.network, nn.Module):
-            object.__setattr__(self, "fingerprint", fingerprint_of(self.network))
 
     def _by_channel(self, value: Any, name: str) -> tuple[float, ...]:
         values = tuple(value) if isinstance(value, Sequence) else (value,)
@@ -91,7 +91,8 @@ class Backbone:
     def read(self, x: Any) -> Tensor:
         """Return one row of numbers for each image, in double precision."""
         rows = image_rows(x)
-        cache = FeatureCache(self.facts) if self.kept and self.fingerprint is not None else None
+        facts = self.facts if self.kept else None
+        cache = None if facts is None else FeatureCache(facts)
         found: list[Tensor] = []
         title = f"features of {self.name}"
         with Progress(title, len(rows), quiet=len(rows) < MANY) as progress:
@@ -102,17 +103,29 @@ class Backbone:
         return Numbers().read(torch.cat(found))
 
     @property
-    def facts(self) -> str:
-        """What decides its features, in a word: the network's fingerprint and preprocessing."""
-        own = (self.fingerprint, self.size, self.crop, self.mean, self.std, self.channels)
+    def facts(self) -> str | None:
+        """What decides its features, in a word: network and preprocessing; None if not known."""
+        network = self.fingerprint
+        if network is None and isinstance(self.network, nn.Module):
+            network = fingerprint_of(self.network)
+        if network is None:
+            return None
+        own = (network, self.size, self.crop, self.mean, self.std, self.channels)
         return hashlib.sha256(repr(own).encode()).hexdigest()[:32]
 
     @torch.no_grad()
     def features(self, images: Tensor) -> Tensor:
         """Return (images, d) of images that have its size, as floats from 0 to 1."""
         mean, std = (torch.tensor(v).view(1, -1, 1, 1) for v in (self.mean, self.std))
-        with evaluating(self.network) as device:
-            output = self.network(((images - mean) / std).to(device))
+        try:
+            with evaluating(self.network) as device:
+                output = self.network(((images - mean) / std).to(device))
+        except Exception as error:  # whatever a user's network raises
+            words = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise ValueError(
+                f"{self.name} does not take images of {self.channels} x {self.size} x {self.size}: "
+                f"{words}"
+            ) from error
         if not isinstance(output, Tensor):
             raise ValueError(
                 f"{self.name} gives {type(output).__name__}: wrap it in a function that returns "
@@ -170,13 +183,22 @@ class evaluating:  # noqa: N801
             module.training = training
 
 
+_fingerprints: WeakKeyDictionary[nn.Module, tuple[tuple[Any, ...], str]] = WeakKeyDictionary()
+
+
 def fingerprint_of(module: nn.Module) -> str:
-    """Return a checksum of a module's structure, parameters and buffers."""
+    """Return a checksum of a module's structure, parameters and buffers.
+
+    What else its forward depends on, a plain attribute for example, is not seen.
+    """
+    tensors = [*module.parameters(), *module.buffers()]
+    state = tuple((id(t), t._version) for t in tensors)
+    if module in _fingerprints and _fingerprints[module][0] == state:
+        return _fingerprints[module][1]
     digest = hashlib.sha256(f"{type(module).__qualname__}\n{module!r}".encode())
     for name, value in module.state_dict().items():
         digest.update(name.encode())
         if isinstance(value, Tensor):
-            digest.update(
-                value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data
-            )
+            digest.update(as_bytes(value))
+    _fingerprints[module] = state, digest.hexdigest()
     return digest.hexdigest()

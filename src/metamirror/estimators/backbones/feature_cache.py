@@ -54,7 +54,10 @@ class FeatureCache:
         query = f"SELECT key, row FROM features WHERE key IN ({marks})"
         nothing: list[tuple[bytes, bytes]] = []
         rows = self._use(lambda database: database.execute(query, keys).fetchall(), nothing)
-        return {key: torch.from_numpy(np.frombuffer(row, np.float32).copy()) for key, row in rows}
+        # What was damaged is computed again.
+        whole = {key: row for key, row in rows if row and len(row) % 4 == 0}
+        found = {k: torch.from_numpy(np.frombuffer(r, np.float32).copy()) for k, r in whole.items()}
+        return {key: row for key, row in found.items() if bool(row.isfinite().all())}
 
     def _write(self, rows: dict[bytes, Tensor]) -> None:
         values = [(key, row.numpy().tobytes()) for key, row in rows.items()]

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from PIL import Image
@@ -26,7 +26,7 @@ class Function:
     """
 
     function: Callable[[list[Any]], Any]
-    fingerprint: str | None = None
+    facts: ClassVar[None] = None
 
     @property
     def name(self) -> str:
@@ -41,7 +41,11 @@ class Function:
         found = []
         for start in range(0, len(examples), AT_ONCE):
             part = examples[start : start + AT_ONCE]
-            rows = as_array(self.function(part), f"what {self.name} gives")
+            try:
+                given = self.function(part)
+            except Exception as error:  # whatever a user's function raises
+                raise ValueError(f"{self.name} fails: {type(error).__name__}: {error}") from error
+            rows = as_array(given, f"what {self.name} gives")
             if rows.ndim != 2 or len(rows) != len(part):
                 raise ValueError(
                     f"{self.name} gives {rows.shape} for {len(part)} examples: a backbone gives "

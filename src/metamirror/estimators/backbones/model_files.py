@@ -32,7 +32,7 @@ def onnx(path: Path) -> Backbone:
     options.intra_op_num_threads = torch.get_num_threads()
     try:
         session = onnxruntime.InferenceSession(
-            content, options, providers=onnxruntime.get_available_providers()
+            str(path), options, providers=onnxruntime.get_available_providers()
         )
     except Exception as error:  # of onnxruntime's own kinds
         raise ValueError(f"{path} cannot be run: {str(error).splitlines()[0]}") from error
@@ -48,10 +48,12 @@ def onnx(path: Path) -> Backbone:
     def run(images: Tensor) -> Tensor:
         pixels = images.numpy().astype(kind)
         pixels = np.ascontiguousarray(np.moveaxis(pixels, 1, 3)) if last else pixels
-        # Some networks were written for one batch of a fixed size.
-        parts = np.split(pixels, len(pixels)) if batch == 1 else [pixels]
+        # Some networks were written for batches of one size, to which the last is filled up.
+        size = batch if isinstance(batch, int) else len(pixels)
+        missing = np.zeros((-len(pixels) % size, *pixels.shape[1:]), kind)
+        parts = np.split(np.concatenate([pixels, missing]), -(-len(pixels) // size))
         found = [session.run([output], {inputs[0].name: part})[0] for part in parts]
-        rows = torch.from_numpy(np.concatenate(found))
+        rows = torch.from_numpy(np.concatenate(found)[: len(pixels)])
         return rows.movedim(3, 1) if last and rows.dim() == 4 else rows
 
     stated = _stated(session.get_modelmeta().custom_metadata_map, path)
@@ -60,9 +62,18 @@ def onnx(path: Path) -> Backbone:
         side if isinstance(side, int) else USUAL_SIZE,
         channels=channels if channels in (1, 3) else 3,
         name=str(path),
-        fingerprint=hashlib.sha256(content).hexdigest(),
+        fingerprint=_checksum(content, path),
         **stated,
     )
+
+
+def _checksum(content: bytes, path: Path) -> str:
+    """Return a checksum of a network and of the files beside it that hold its weights."""
+    digest = hashlib.sha256(content)
+    for file in sorted(path.resolve().parent.iterdir()):
+        if file.name != path.name and file.name.encode() in content and file.is_file():
+            digest.update(file.read_bytes())
+    return digest.hexdigest()
 
 
 def _stated(metadata: dict[str, str], path: Path) -> dict[str, Any]:

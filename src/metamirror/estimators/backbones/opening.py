@@ -54,14 +54,14 @@ def by_name(name: str) -> Reader:
         return our_runs.of_folder(name)
     if name.startswith("timm:"):
         model, options = _options(name.removeprefix("timm:"))
-        return replace(timm(model), **options)
+        return replace(timm(model), name=name, **options)
     if split_path(name):
         return open_backbone(find(name, "backbone"))
     path, options = _options(name)
     if (suffix := Path(path).suffix.lower()) in FILES:
         if not expanded(path).is_file():
             raise ValueError(f"there is no file {path}: backbone should name one")
-        return replace(FILES[suffix](expanded(path)), **options)
+        return replace(FILES[suffix](expanded(path)), name=name, **options)
     raise ValueError(f"backbone is {name!r}; give {KINDS}")
 
 
