@@ -375,11 +375,14 @@ def test_what_is_no_backbone_is_refused(body: Body, tmp_path: Path):
     (tmp_path / "no.pt2").write_bytes(b"nothing")
     with zipfile.ZipFile(tmp_path / "old.pt2", "w") as archive:
         archive.writestr("serialized_state_dict.pt", b"pickle")
+    with zipfile.ZipFile(tmp_path / "new.pt2", "w") as archive:
+        archive.writestr("weights.json", '{"config":{"w":[{"use\\u005fpickle":true}]}}')
     for given, words in [
         ("nothing.onnx", "there is no file"),
         (str(tmp_path / "no.onnx"), "cannot be run"),
         (str(tmp_path / "no.pt2"), "no program"),
         (str(tmp_path / "old.pt2"), "holds pickles"),
+        (str(tmp_path / "new.pt2"), "holds pickles"),
         (f"{tmp_path / 'no.onnx'}:colour=3", "no option 'colour'"),
         ("words", "backbone is 'words'"),
         (3, "backbone is 3"),

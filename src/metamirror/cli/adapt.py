@@ -6,7 +6,6 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-from torch import nn
 from tyro.conf import Positional, arg
 
 from metamirror.cli.arguments import DataDir, Json, flags_of
@@ -14,7 +13,9 @@ from metamirror.console import printable, say
 from metamirror.core.files import to_json
 from metamirror.core.import_path import allow_module, split_path
 from metamirror.estimators import model_file
+from metamirror.estimators.backbones.backbone import Backbone
 from metamirror.estimators.backbones.embed import embed as embed_data
+from metamirror.estimators.backbones.function import Function
 from metamirror.estimators.export import Format
 from metamirror.estimators.export import export as export_model
 from metamirror.estimators.familiarity import UnfamiliarExamplesWarning
@@ -171,9 +172,9 @@ def export(model: Model, out: Path, format: Format = "onnx", backbone: str | Non
     _check_target(out)
     estimator = _load(model, backbone)
     export_model(estimator, out, format)
-    name = getattr(estimator.fitted_.reader, "name", None)
-    if name and not isinstance(getattr(estimator.fitted_.reader, "network", None), nn.Module):
-        say(f"note: {out} takes the features that {name} gives, and no images: run that before it")
+    reader = estimator.fitted_.reader
+    if isinstance(reader, Function) or (isinstance(reader, Backbone) and not reader.is_module):
+        say(f"note: {out} takes features of {reader.name}, and no images: run that before it")
     print(f"written: {out}, {out.stat().st_size:,} bytes")
 
 

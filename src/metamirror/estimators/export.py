@@ -25,7 +25,7 @@ from metamirror.core.learner import averaged
 from metamirror.core.normalisation import fixed_statistics
 from metamirror.estimators.backbones.backbone import Backbone, FeatureModule
 from metamirror.estimators.base import FewShotEstimator, fitted_model
-from metamirror.estimators.fitting import FittedModel, lock_of, named_statistics, statistics_of
+from metamirror.estimators.fitting import FittedModel, FixedStatistics, lock_of, named_statistics
 from metamirror.estimators.inputs.images import Images, Reader
 from metamirror.estimators.inputs.raw import RawImages
 from metamirror.estimators.labels import classes_to_json
@@ -46,7 +46,6 @@ class AdaptedModule(nn.Module):
     def __init__(self, fitted: FittedModel):
         super().__init__()
         adapted, learner = fitted.adapted, fitted.learner
-        statistics = named_statistics(learner.model, adapted.statistics)
         with lock_of(learner):
             model = copy.deepcopy(learner.model).cpu().eval().requires_grad_(False)
         use_plain_blocks(model)
@@ -56,20 +55,17 @@ class AdaptedModule(nn.Module):
             for name, value in params.items():
                 # Not copied into it: what was computed from the support set may have another shape.
                 own[name].data = value.detach().cpu().clone()
-        self.buffers_of = {name: "statistics_" + name.replace(".", "_") for name in statistics}
-        for name, buffer in self.buffers_of.items():
-            self.register_buffer(buffer, statistics[name].cpu().clone())
+        self.statistics = FixedStatistics(named_statistics(learner.model, adapted.statistics))
         self.reader = in_graph(fitted.reader)
         self.takes_images = not isinstance(self.reader, nn.Identity)
         self.classes = None if fitted.classes is None else len(fitted.classes)
         self.temperature = fitted.temperature or 1.0
 
     def forward(self, x: Tensor) -> Tensor:
-        named = {name: self.get_buffer(buffer) for name, buffer in self.buffers_of.items()}
         x = self.reader(x)
         outputs: list[Tensor] = []
         for member in self.members:
-            with fixed_statistics(statistics_of(member, named)):
+            with fixed_statistics(self.statistics.of(member)):
                 outputs.append(member(x))
         output: Tensor = averaged(outputs, self.classes is not None)
         if self.classes is None:
@@ -81,7 +77,7 @@ def in_graph(reader: Reader) -> nn.Module:
     """Return what is done with the examples first, as far as a graph can do it."""
     if isinstance(reader, Images):
         return RawImages(reader.channels, reader.size, bool(reader.invert), reader.crop)
-    if isinstance(reader, Backbone) and isinstance(reader.network, nn.Module):
+    if isinstance(reader, Backbone) and reader.is_module:
         features = FeatureModule(reader)
         use_plain_blocks(features)
         raw = RawImages(reader.channels, reader.size, False, reader.crop)
@@ -126,22 +122,22 @@ def describe(fitted: FittedModel) -> dict[str, Any]:
     """Return what goes into an exported model and what comes out."""
     reader = fitted.reader
     facts: dict[str, Any] = {"metamirror": __version__}
-    if isinstance(in_graph(reader), nn.Sequential):
-        assert isinstance(reader, Backbone)
+    in_front = isinstance(reader, Backbone) and reader.is_module
+    if in_front or isinstance(reader, Images):
+        assert isinstance(reader, Backbone | Images)
         facts |= {"input": ["batch", "height", "width", 3], "values": BYTES}
+        part = f"the middle {reader.crop:g} of " * (reader.crop < 1)
+        grey = " in grey" * (reader.channels == 1)
+        inverted = ", dark for light" * bool(getattr(reader, "invert", False))
         facts["preprocessing"] = (
-            f"in the graph: the middle {reader.crop:g} of the middle square, by Lanczos to "
-            f"{reader.size} x {reader.size} pixels, divided by 255, less {reader.mean}, divided by "
-            f"{reader.std}; then the features of {reader.name}"
+            f"in the graph: {part}the middle square, by Lanczos to {reader.size} x {reader.size} "
+            f"pixels{grey}{inverted}, divided by 255"
+        )
+    if isinstance(reader, Backbone) and in_front:
+        facts["preprocessing"] += (
+            f", less {reader.mean}, divided by {reader.std}; then the features of {reader.name}"
         )
     elif isinstance(reader, Images):
-        facts["input"] = ["batch", "height", "width", 3]
-        facts["values"] = BYTES
-        grey, inverted = " in grey" * (reader.channels == 1), ", dark for light" * reader.invert
-        facts["preprocessing"] = (
-            f"in the graph: the middle square, by Lanczos to {reader.size} x {reader.size} pixels"
-            f"{grey}{inverted}, divided by 255"
-        )
         if reader.ink:
             facts["preprocessing"] += (
                 "; before it, what is drawn has to be found, as "

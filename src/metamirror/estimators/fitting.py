@@ -3,7 +3,7 @@
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
@@ -141,6 +141,25 @@ def seed_of(random_state: Any) -> int | None:
         f"random_state is {random_state!r}; give None, a whole number from 0, or one of numpy's "
         f"random generators"
     )
+
+
+class FixedStatistics(nn.Module):
+    """Statistics of normalisation as the buffers of a module, which is copied, moved and exported.
+
+    Args:
+        named: what `named_statistics` gives.
+    """
+
+    def __init__(self, named: Mapping[str, Tensor]):
+        super().__init__()
+        self.buffers_of = {name: name.replace(".", "_") for name in named}
+        for name, buffer in self.buffers_of.items():
+            self.register_buffer(buffer, named[name].detach().cpu().clone())
+
+    def of(self, model: nn.Module) -> Statistics:
+        """Return them for a model, to be used inside `fixed_statistics`."""
+        named = {name: self.get_buffer(buffer) for name, buffer in self.buffers_of.items()}
+        return statistics_of(model, named)
 
 
 def named_statistics(model: nn.Module, statistics: Statistics | None) -> dict[str, Tensor]:

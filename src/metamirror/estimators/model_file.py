@@ -6,7 +6,6 @@ before memory is taken for it, and whatever does not fit ends in a `DamagedFileE
 
 import json
 import os
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -22,7 +21,7 @@ from metamirror.core.option_spec import convert
 from metamirror.core.tasks import Batch
 from metamirror.estimators.backbones.backbone import Backbone
 from metamirror.estimators.backbones.function import Function
-from metamirror.estimators.backbones.opening import open_backbone
+from metamirror.estimators.backbones.opening import is_harmless, open_backbone
 from metamirror.estimators.fitting import (
     FittedModel,
     lock_of,
@@ -32,7 +31,6 @@ from metamirror.estimators.fitting import (
 )
 from metamirror.estimators.inputs.images import Reader, reader_for
 from metamirror.estimators.labels import FirstOutputs, classes_from_json, classes_to_json, own_loss
-from metamirror.estimators.starts import shipped_names
 from metamirror.storage import learner_file, tensor_file
 from metamirror.storage.tensor_file import DamagedFileError
 from metamirror.training.device import choose_device
@@ -149,9 +147,7 @@ def _find_backbone(facts: Any, given: Any, path: Path) -> Reader:
     if not known:
         raise ValueError(f"{path} was made without a backbone: leave it out")
     name, checksum = facts["name"], facts.get("facts")
-    file = re.sub(r"(:\w+=[^:]*)*$", "", name)
-    reopens = file.lower().endswith(".onnx") or name in shipped_names() or Path(name).is_dir()
-    if given is None and not reopens:
+    if given is None and not is_harmless(name):
         raise ValueError(f"{path} was made with the backbone {name}: pass backbone=..., --backbone")
     try:
         reader = open_backbone(name if given is None else given)

@@ -4,6 +4,7 @@ import copy
 import hashlib
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -22,7 +23,7 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 AT_ONCE = 32
 """Images that the network sees at a time."""
 MANY = 64
-"""From so many images on, progress is shown."""
+"""The number of images from which on progress is shown."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,6 +85,11 @@ class Backbone:
         return tuple(map(float, values * (self.channels // len(values))))
 
     @property
+    def is_module(self) -> bool:
+        """Whether it can be part of an exported graph."""
+        return isinstance(self.network, nn.Module)
+
+    @property
     def images(self) -> Images:
         """What makes images of this size of anything that a user has."""
         return Images(self.channels, self.size, crop=self.crop)
@@ -131,14 +137,18 @@ class Backbone:
                 f"{self.name} gives {type(output).__name__}: wrap it in a function that returns "
                 f"one tensor (images, d)"
             )
-        output = output.float().cpu()
-        output = output.flatten(2).mean(2) if output.dim() > 2 else output
+        output = pooled(output.float().cpu())
         if output.dim() != 2 or len(output) != len(images):
             raise ValueError(
                 f"{self.name} gives {tuple(output.shape)} for {len(images)} images: a backbone "
                 f"gives one row of numbers for each"
             )
         return output
+
+
+def pooled(output: Tensor) -> Tensor:
+    """Return the mean of feature maps over all places; rows stay as they are."""
+    return output.flatten(2).mean(2) if output.dim() > 2 else output
 
 
 class FeatureModule(nn.Module):
@@ -156,30 +166,21 @@ class FeatureModule(nn.Module):
             self.register_buffer(name, values.view(1, -1, 1, 1))
 
     def forward(self, images: Tensor) -> Tensor:
-        output: Tensor = self.network((images - self.mean) / self.std)
-        return output.flatten(2).mean(2) if output.dim() > 2 else output
+        return pooled(self.network((images - self.mean) / self.std))
 
 
-class evaluating:  # noqa: N801
-    """Runs a module in evaluation mode, and leaves it as it was; gives the module's device."""
-
-    def __init__(self, network: Any):
-        self.modules = list(network.modules()) if isinstance(network, nn.Module) else []
-        self.before = [module.training for module in self.modules]
-        self.device = next(self._tensors(), torch.empty(0)).device
-
-    def _tensors(self) -> Iterator[Tensor]:
-        for module in self.modules[:1]:
-            yield from module.parameters()
-            yield from module.buffers()
-
-    def __enter__(self) -> torch.device:
-        for module in self.modules:
+@contextmanager
+def evaluating(network: Any) -> Iterator[torch.device]:
+    """Run a module in evaluation mode, and leave it as it was; give the module's device."""
+    modules = list(network.modules()) if isinstance(network, nn.Module) else []
+    before = [module.training for module in modules]
+    tensors = (t for module in modules for t in (*module.parameters(), *module.buffers()))
+    try:
+        for module in modules:
             module.training = False
-        return self.device
-
-    def __exit__(self, *error: object) -> None:
-        for module, training in zip(self.modules, self.before, strict=True):
+        yield next(tensors, torch.empty(0)).device
+    finally:
+        for module, training in zip(modules, before, strict=True):
             module.training = training
 
 

@@ -12,10 +12,10 @@ from metamirror.console import Progress
 from metamirror.core.files import expanded, write_atomically
 from metamirror.data import ImageSet, open_images
 from metamirror.data.addressing import SPLITS
+from metamirror.estimators.backbones.backbone import AT_ONCE
 from metamirror.estimators.backbones.opening import open_backbone
 from metamirror.estimators.inputs.images import Reader, labelled_images
 
-AT_ONCE = 32
 MOST_IMAGES = 10_000_000
 
 Part = tuple[Any, list[str], str | None]

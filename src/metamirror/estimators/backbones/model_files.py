@@ -112,13 +112,19 @@ def _check_archive(path: Path) -> None:
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
-            configs = [n for n in names if n.endswith(".json")]
-            pickled = any(b'"use_pickle": true' in archive.read(name) for name in configs)
-    except (OSError, zipfile.BadZipFile) as error:
+            configs = [json.loads(archive.read(n)) for n in names if n.endswith(".json")]
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
         raise ValueError(f"{path} is no program that torch has exported: {error}") from error
     objects = [n for n in names if n.endswith(".pt") or "custom_obj" in n or "opaque" in n]
-    if pickled or any("sample_inputs" not in name for name in objects):
+    if any(map(_says_pickle, configs)) or any("sample_inputs" not in name for name in objects):
         raise ValueError(
             f"{path} holds pickles, which can run code, and is not opened: export the network "
             f"again with torch {torch.__version__} and contiguous parameters, or as ONNX"
         )
+
+
+def _says_pickle(config: Any) -> bool:
+    """Return whether any part of a configuration, as deep as it may be, asks for a pickle."""
+    if isinstance(config, dict):
+        return bool(config.get("use_pickle")) or any(map(_says_pickle, config.values()))
+    return isinstance(config, list) and any(map(_says_pickle, config))

@@ -65,6 +65,13 @@ def by_name(name: str) -> Reader:
     raise ValueError(f"backbone is {name!r}; give {KINDS}")
 
 
+def is_harmless(name: str) -> bool:
+    """Return whether opening a backbone of this name runs no code and downloads nothing."""
+    if name in shipped_names() or expanded(name).is_dir():
+        return True
+    return not split_path(name) and Path(_options(name)[0]).suffix.lower() == ".onnx"
+
+
 def _options(name: str) -> tuple[str, dict[str, Any]]:
     """Split what follows a name, as in `body.onnx:size=160:mean=0.5`."""
     # A drive of Windows ends with a colon too.

@@ -22,7 +22,7 @@ from metamirror.core.normalisation import (
 )
 from metamirror.data import ImageTasks
 from metamirror.estimators.backbones.backbone import Backbone
-from metamirror.estimators.fitting import named_statistics, statistics_of
+from metamirror.estimators.fitting import FixedStatistics, named_statistics, statistics_of
 from metamirror.estimators.inputs.images import image_shape
 from metamirror.estimators.starts import SHIPPED, backbone_of, open_start, shipped_names
 from metamirror.models import head_of
@@ -81,13 +81,10 @@ class Body(nn.Module):
         self.model = copy.deepcopy(model).requires_grad_(False)
         # They differ in nothing but what they compute.
         self.model.get_submodule(head_of(model)).__class__ = NoHead
-        self.buffers_of = {name: "statistics_" + name.replace(".", "_") for name in statistics}
-        for name, buffer in self.buffers_of.items():
-            self.register_buffer(buffer, statistics[name].clone())
+        self.statistics = FixedStatistics(statistics)
 
     def forward(self, x: Tensor) -> Tensor:
-        named = {name: self.get_buffer(buffer) for name, buffer in self.buffers_of.items()}
-        with fixed_statistics(statistics_of(self.model, named)):
+        with fixed_statistics(self.statistics.of(self.model)):
             found: Tensor = self.model(x)
         return found.flatten(1)
 
