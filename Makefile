@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 PEERS := $(VENV)/.peers
 
-.PHONY: quickstart test test-slow lint types docs wheel-test range sinusoid starts speed faults audit clean
+.PHONY: quickstart test test-slow lint types docs wheel-test release-check range sinusoid starts speed faults audit clean
 
 quickstart: $(INSTALLED)
 	$(BIN)/metamirror quickstart
@@ -38,6 +38,11 @@ wheel-test:
 	build/venv/bin/python -m pip install --quiet --constraint constraints.txt build/dist/*.whl
 	cd build/stranger && ../venv/bin/metamirror --version && ../venv/bin/metamirror quickstart --minutes 1
 
+# What would be published, in dist/: built twice to the same bytes, with the contents and the size that it should have.
+release-check: $(INSTALLED)
+	$(BIN)/python tools/sbom.py --write
+	$(BIN)/python tools/release.py --out dist
+
 # One end of what pyproject.toml promises: make range PYTHON=python3.13 TORCH=2.15.0
 # The core's tests, with the versions that pip then chooses: not those of constraints.txt.
 TORCH ?= 2.6.0
@@ -54,7 +59,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
 	touch $@
 
-# The README's first result: fixed seeds, so that the same machine gives the same numbers.
+# What docs/measured.md shows of sinusoids: fixed seeds, so that the same machine gives the same numbers.
 SINUSOID := maml metasgd metacurvature mtnet metakfo warpgrad ecml blockiaf gradnet anil fomaml
 
 sinusoid: $(addprefix results/sinusoid/,$(addsuffix .json,$(SINUSOID)))
@@ -88,11 +93,14 @@ src/metamirror/starts/sinusoid-%/start.json: configs/sinusoid.toml | $(INSTALLED
 		--out runs/starts/sinusoid-$*
 	$(BIN)/python tools/ship_start.py runs/starts/sinusoid-$* $(@D)
 
-# The start for photographs: a network on the labels of miniImageNet's train classes, an hour of one core, and a head
-# on its features, minutes.
+# The start for photographs: a network on the labels of miniImageNet's train classes, an hour of one core, then on
+# tasks of them, half an hour, and a head on its features, minutes.
 src/metamirror/starts/photos/start.json: | $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/metamirror pretrain --data mini-imagenet --image-size 84 --model conv4 --width 64 \
-		--epochs 15 --autocast bf16 --norm inductive --val-tasks 50 --resume --out runs/starts/photos-body
+		--epochs 15 --autocast bf16 --norm inductive --val-tasks 50 --resume --out runs/starts/pretrained
+	OMP_NUM_THREADS=1 $(BIN)/metamirror train --data mini-imagenet --image-size 84 --model conv4 --width 64 \
+		--init runs/starts/pretrained --method r2d2 --augment flip --shots 5 --outer-lr 0.0003 --schedule cosine \
+		--iterations 500 --validate-every 100 --val-tasks 60 --checkpoint-every 50 --resume --out runs/starts/photos-body
 	$(BIN)/metamirror embed --backbone runs/starts/photos-body --data mini-imagenet --image-size 84 \
 		--out runs/starts/photos.npz
 	OMP_NUM_THREADS=1 $(BIN)/metamirror train --data arrays:runs/starts/photos.npz --model linear --method r2d2 \
@@ -113,6 +121,7 @@ $(PEERS): $(INSTALLED)
 results/peers.json: benchmarks/peers.py benchmarks/peer_programs.py | $(PEERS)
 	$(BIN)/python benchmarks/peers.py --shape omniglot,mini-imagenet --shots 1,5 --threads 1,2 --out $@
 	$(BIN)/python benchmarks/peers.py --adapt --threads 1,2 --out $@
+	$(BIN)/python benchmarks/peers.py --features linear,mlp --threads 1,2 --out $@
 
 results/cost-omniglot-1shot.json: | $(INSTALLED)
 	$(BIN)/metamirror cost --shape omniglot --shots 1 --threads 2 --json > $@.tmp
@@ -125,8 +134,14 @@ results/cost-mini-imagenet-5shot.json: | $(INSTALLED)
 results/growth.json: benchmarks/growth.py | $(INSTALLED)
 	$(BIN)/python benchmarks/growth.py --out $@
 
+results/bf16.json: benchmarks/bf16.py | $(INSTALLED)
+	$(BIN)/python benchmarks/bf16.py --out $@
+
+results/startup.json: benchmarks/startup.py | $(INSTALLED)
+	$(BIN)/python benchmarks/startup.py --out $@
+
 speed: results/peers.json results/cost-omniglot-1shot.json results/cost-mini-imagenet-5shot.json \
-		results/growth.json
+		results/growth.json results/startup.json results/bf16.json
 	$(BIN)/python benchmarks/pages.py --write
 
 # What docs/playground.md shows: its picture, taken by the test of the page in a browser, and its figures.

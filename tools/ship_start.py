@@ -3,7 +3,7 @@
 python tools/ship_start.py runs/starts/glyphs-maml src/metamirror/starts/glyphs-maml
 python tools/ship_start.py runs/starts/photos src/metamirror/starts/photos runs/starts/photos-body
 
-A third folder is that of the pretrained network on whose features the run was trained.
+A third folder is that of the network on whose features the run was trained.
 """
 
 from __future__ import annotations
@@ -40,30 +40,39 @@ def command(config: RunConfig, out: Path) -> str:
         if value != field.default:
             if field.name == "data" and (where := find_path(value)):
                 value = str(where._replace(path=out.parent / where.path.name))
+            if field.name == "init":
+                value = out.parent / Path(value).name
             flag = f"--{field.name.replace('_', '-')}"
             words += [flag] if (value, field.default) == (True, False) else [flag, str(value)]
     return shlex.join([*words, "--out", str(out)])
 
 
-def ship(run: Path, target: Path, backbone: Path | None = None, name: str = "") -> None:
+def ship(run: Path, target: Path, backbone: Path | None = None) -> None:
     if backbone is not None:
         # Opened once, so that the statistics of its normalisation are beside it.
         open_backbone(backbone)
-        ship(backbone, target / BACKBONE, name=backbone.name)
+        copy_learner(backbone, target / BACKBONE, backbone.name)
         shutil.copy(backbone / STATISTICS, target / BACKBONE)
+    if (norm := mm.load(run).norm) != "inductive":
+        raise SystemExit(f"{run} was trained with {norm} normalisation: use inductive")
+    copy_learner(run, target, target.name)
+
+
+def copy_learner(run: Path, target: Path, name: str) -> None:
     config = load_config(run)
     learner = mm.load(run)
-    if learner.norm != "inductive":
-        raise SystemExit(f"{run} was trained with {learner.norm} normalisation: use inductive")
     mm.save(learner, target, step=step_of(run))
     size = (target / TENSORS).stat().st_size
     if size > MOST_BYTES:
         raise SystemExit(f"{target} has {size:,} bytes; at most {MOST_BYTES:,}: lower --width")
     facts = {
-        "command": command(config, Path("runs/starts") / (name or target.name)),
+        "command": command(config, Path("runs/starts") / name),
         "step": step_of(run),
         "made_with": recorded(run),
     }
+    if config.init is not None:
+        begun = Path(config.init)
+        facts["init_command"] = command(load_config(begun), Path("runs/starts") / begun.name)
     if config.data in DATA_SETS:
         facts["licence_of_the_data"] = DATA_SETS[config.data].licence
     write_json(target / "start.json", facts)
