@@ -1,4 +1,4 @@
-"""What docs/reproduce.md says of the paper's convergence figure, from the study's files."""
+"""What the pages of docs/studies say of the paper's convergence figure, from the study's files."""
 
 from __future__ import annotations
 
@@ -37,12 +37,13 @@ def _cells(curve: Mapping[str, Any], steps: list[int]) -> list[str]:
     initial, norm = curve["initial_loss"], curve["initial_grad_norm"]
     reached = curve["reference_loss"]["reached_at"]
     of_itself = initial["verdict"] == "reference"
+    verdict = initial["verdict"].replace("no difference seen", "not significant")  # older files
     gap = f"{initial['difference']:+.2f} [{initial['low']:+.2f}, {initial['high']:+.2f}]"
     points = {point["k"]: point["support_loss"] for point in curve["points"]}
     return [
         f"`{curve['label']}`, {len(curve['seeds'])} seed{'s' if len(curve['seeds']) > 1 else ''}",
         *(f"{points[k]:.3f}" for k in steps),
-        "" if of_itself else f"{initial['verdict']}: {gap}",
+        "" if of_itself else f"{verdict}: {gap}",
         "" if of_itself else f"{norm['ratio']:.2f}",
         "not by the last" if reached is None else str(reached),
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,8 @@ def read(results: Path, part: str) -> Any:
     return None if found.get("unfinished") else found.get("found")
 
 
-def kills(results: Path) -> str:
-    found = read(results, "kills")
+def kills(part: str, results: Path) -> str:
+    found = read(results, part)
     if found is None:
         return NOTHING
     rows = [[what, str(row["kills"])] for what, row in found.items()]
@@ -108,7 +109,8 @@ def dependencies(results: Path) -> str:
 
 
 TABLES: Mapping[str, Callable[[Path], str]] = {
-    "results/faults/kills.json": kills,
+    "results/faults/kills.json": partial(kills, "kills"),
+    "results/faults/workers.json": partial(kills, "workers"),
     "results/faults/disks.json": disks,
     "results/faults/fuzz.json": fuzz,
     "results/faults/soak.json": soak,

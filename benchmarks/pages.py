@@ -1,4 +1,4 @@
-"""The tables of README and docs/, from the files in results/.
+"""The tables of README and docs/, and the pages of docs/studies, from the files in results/.
 
     python benchmarks/pages.py --write    # puts them where they belong
     python benchmarks/pages.py            # only says which pages are out of date
@@ -15,41 +15,40 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-import convergence_table
 import embeddings
 import export_figures
 import familiarity
 import faults_table
+import findings
 import float32
 import method_table
 import photo_times
 import pilots_table
 import playground_figures
+import ray_scaling
 import speed_table
 import starts
+import study_page
 from metamirror.core.files import write_atomically
-from study import CURVES, STUDY
 
 ROOT = Path(__file__).parents[1]
 Tables = Mapping[str, Callable[[Path], str]]
 
 
-def comparison(name: str, results: Path) -> str:
-    """A table of the study, as `metamirror compare` wrote it."""
-    file = results / "study" / name / "table.md"
-    return file.read_text().strip() if file.exists() else speed_table.NOTHING
-
-
 PAGES: Mapping[str, Tables] = {
-    "README.md": {
+    "README.md": {"found: python benchmarks/study.py run": findings.bullets},
+    "docs/choosing.md": {"methods": method_table.registry},
+    "docs/measured.md": {
         "results/quickstart: metamirror quickstart": method_table.quickstart,
-        "results/study: python benchmarks/study.py run": method_table.pictures,
         "results/sinusoid: make sinusoid": method_table.sinusoid,
     },
-    "docs/choosing.md": {"methods": method_table.registry, "measured": method_table.measured},
+    "docs/studies/pilots.md": {"pilots": pilots_table.table},
     "docs/speed.md": speed_table.TABLES,
-    "docs/gotchas.md": {"results/float32.json": float32.table},
+    "docs/numerics.md": {"results/float32.json": float32.table},
     "docs/reliability.md": faults_table.TABLES,
+    "docs/cluster.md": {
+        "results/ray_scaling.json: python benchmarks/ray_scaling.py": ray_scaling.table
+    },
     "docs/adapting.md": {
         "results/starts.json: make starts": starts.table,
         "results/familiarity.json: python benchmarks/familiarity.py": familiarity.table,
@@ -66,9 +65,8 @@ PAGES: Mapping[str, Tables] = {
         "results/playground.json: make results/playground.json": playground_figures.figures
     },
     "docs/reproduce.md": {
-        **{f"study {name}": partial(comparison, name) for name in STUDY},
-        "pilots": pilots_table.table,
-        **{f"convergence {name}": partial(convergence_table.table, name) for name in CURVES},
+        "verdicts: python benchmarks/study.py run": findings.verdicts,
+        "results: python benchmarks/study.py run": findings.accuracies,
     },
 }
 
@@ -84,18 +82,26 @@ def filled(page: str, tables: Tables, results: Path) -> str:
     return page
 
 
+def wanted(results: Path) -> dict[str, str]:
+    """Every page that holds figures, as the files in results/ would have it."""
+    pages = {
+        name: filled((ROOT / name).read_text(), tables, results) for name, tables in PAGES.items()
+    }
+    studies = study_page.measured(results)
+    return pages | {f"docs/studies/{name}.md": study_page.page(name, results) for name in studies}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--write", action="store_true", help="put the tables into the pages")
     write = parser.parse_args().write
     old = []
-    for name, tables in PAGES.items():
-        page = (ROOT / name).read_text()
-        new = filled(page, tables, ROOT / "results")
-        if new != page:
+    for name, new in wanted(ROOT / "results").items():
+        page = ROOT / name
+        if not page.exists() or page.read_text() != new:
             old.append(name)
             if write:
-                write_atomically(ROOT / name, new.encode())
+                write_atomically(page, new.encode())
     if old and not write:
         sys.exit(f"out of date: {', '.join(old)}; python benchmarks/pages.py --write")
 

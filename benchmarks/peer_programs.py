@@ -7,7 +7,10 @@ biases in front of a normalisation, each task's graph freed before the next one 
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +22,48 @@ from metamirror.parallel.allocator import spare_memory_for
 
 LR = 0.05
 Gradient = list[Tensor]
+
+
+@dataclass(frozen=True)
+class Features:
+    """Tasks on the features of a frozen network, for a linear layer or an MLP that all share."""
+
+    inputs: int = 640
+    hidden: tuple[int, ...] = ()
+    ways: int = 5
+    shots: int = 1
+    queries: int = 15
+    steps: int = 5
+    tasks: int = 32
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.inputs,)
+
+    def net(self, dtype: torch.dtype) -> mm.models.MLP:
+        torch.manual_seed(0)
+        return mm.models.MLP(self.inputs, self.ways, self.hidden).to(dtype)
+
+    def stack(self) -> mm.Task:
+        generator = torch.Generator().manual_seed(0)
+        centres = torch.randn(self.tasks, self.ways, 1, self.inputs, generator=generator)
+
+        def batch(count: int) -> mm.Batch:
+            size = (self.tasks, self.ways, count, self.inputs)
+            x = centres + torch.randn(size, generator=generator)
+            labels = torch.arange(self.ways).repeat_interleave(count)
+            return mm.Batch(x.flatten(1, 2), labels.expand(self.tasks, -1).contiguous())
+
+        return mm.Task(batch(self.shots), batch(self.queries))
+
+
+def network(work: Workload | Features, dtype: torch.dtype) -> nn.Module:
+    """The network in torch's layers, as the peers run it."""
+    if isinstance(work, Features):
+        net = work.net(dtype)
+        layers = [(block.linear, nn.ReLU()) for block in net.blocks]
+        return nn.Sequential(*itertools.chain(*layers), net.head)
+    return sequential(conv4(work, dtype))
 
 
 def conv4(work: Workload, dtype: torch.dtype) -> mm.models.Conv4:
@@ -52,7 +97,7 @@ def sequential(model: mm.models.Conv4) -> nn.Sequential:
     return net
 
 
-def pictures(work: Workload, dtype: torch.dtype) -> mm.Task:
+def pictures(work: Workload | Features, dtype: torch.dtype) -> mm.Task:
     (sx, sy), (qx, qy) = work.stack()
     return mm.Task(mm.Batch(sx.to(dtype), sy), mm.Batch(qx.to(dtype), qy))
 
@@ -65,16 +110,19 @@ def each(tasks: mm.Task) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
 # The meta-gradient of a stack of tasks
 
 
-def maml(work: Workload, dtype: torch.dtype) -> tuple[mm.Learner, list[str], mm.Task]:
+def maml(work: Workload | Features, dtype: torch.dtype) -> tuple[mm.Learner, list[str], mm.Task]:
     """Our learner, the names of what it learns, and its tasks."""
-    learner = mm.make_learner("maml", conv4(work, dtype), steps=work.steps, lr=LR)
+    on_features = isinstance(work, Features)
+    model = work.net(dtype) if on_features else conv4(work, dtype)
+    # As `metamirror train` decides: all tasks at once, where nothing is a convolution.
+    learner = mm.make_learner("maml", model, steps=work.steps, lr=LR, vectorize=on_features)
     names = [name for name, p in learner.model.named_parameters() if p.requires_grad]
     return learner, names, pictures(work, dtype)
 
 
-def metamirror(work: Workload, dtype: torch.dtype) -> Callable[[], Gradient]:
+def metamirror(work: Workload | Features, dtype: torch.dtype) -> Callable[[], Gradient]:
     learner, names, tasks = maml(work, dtype)
-    pool = pool_as_trained(learner, work)
+    pool = None if isinstance(work, Features) else pool_as_trained(learner, work)
 
     def iterate() -> Gradient:
         _, gradient = learner.meta_gradient(tasks, pool=pool)
@@ -84,73 +132,77 @@ def metamirror(work: Workload, dtype: torch.dtype) -> Callable[[], Gradient]:
     return iterate
 
 
-def plain(work: Workload, dtype: torch.dtype) -> Callable[[], Gradient]:
-    net = sequential(conv4(work, dtype))
-    tasks = pictures(work, dtype)
+Peer = Callable[[nn.Module, int, float], Callable[[mm.Task], Gradient]]
+"""From a network, the number of inner steps and their size to the meta-gradient of tasks."""
+
+
+def plain(net: nn.Module, steps: int, lr: float) -> Callable[[mm.Task], Gradient]:
     start = dict(net.named_parameters())
 
-    def iterate() -> Gradient:
+    def gradient(tasks: mm.Task) -> Gradient:
         net.zero_grad()
         for sx, sy, qx, qy in each(tasks):
             phi = start
-            for _ in range(work.steps):
+            for _ in range(steps):
                 loss = F.cross_entropy(torch.func.functional_call(net, phi, sx), sy)
                 grads = torch.autograd.grad(loss, tuple(phi.values()), create_graph=True)
-                phi = {n: p - LR * g for (n, p), g in zip(phi.items(), grads, strict=True)}
+                phi = {n: p - lr * g for (n, p), g in zip(phi.items(), grads, strict=True)}
             loss = F.cross_entropy(torch.func.functional_call(net, phi, qx), qy)
-            (loss / work.tasks).backward()
+            (loss / len(tasks.support.x)).backward()
         return [p.grad for p in net.parameters()]
 
-    return iterate
+    return gradient
 
 
-def higher(work: Workload, dtype: torch.dtype) -> Callable[[], Gradient]:
+def higher(net: nn.Module, steps: int, lr: float) -> Callable[[mm.Task], Gradient]:
     from higher import innerloop_ctx
 
-    net = sequential(conv4(work, dtype))
-    tasks = pictures(work, dtype)
-    optimizer = torch.optim.SGD(net.parameters(), lr=LR)
+    optimizer = torch.optim.SGD(net.parameters(), lr=lr)
 
-    def iterate() -> Gradient:
+    def gradient(tasks: mm.Task) -> Gradient:
         net.zero_grad()
         for sx, sy, qx, qy in each(tasks):
             with innerloop_ctx(net, optimizer, copy_initial_weights=False) as (fast, inner):
-                for _ in range(work.steps):
+                for _ in range(steps):
                     inner.step(F.cross_entropy(fast(sx), sy))
-                (F.cross_entropy(fast(qx), qy) / work.tasks).backward()
+                (F.cross_entropy(fast(qx), qy) / len(tasks.support.x)).backward()
         return [p.grad for p in net.parameters()]
 
-    return iterate
+    return gradient
 
 
-def torchopt(work: Workload, dtype: torch.dtype) -> Callable[[], Gradient]:
+def torchopt(net: nn.Module, steps: int, lr: float) -> Callable[[mm.Task], Gradient]:
     from torchopt import MetaSGD, extract_state_dict, recover_state_dict
 
-    net = sequential(conv4(work, dtype))
-    tasks = pictures(work, dtype)
-    optimizer = MetaSGD(net, lr=LR)
+    optimizer = MetaSGD(net, lr=lr)
     start = list(net.parameters())
     states = [(part, extract_state_dict(part, by="reference")) for part in (net, optimizer)]
 
-    def iterate() -> Gradient:
+    def gradient(tasks: mm.Task) -> Gradient:
         for p in start:
             p.grad = None
         for sx, sy, qx, qy in each(tasks):
-            for _ in range(work.steps):
+            for _ in range(steps):
                 optimizer.step(F.cross_entropy(net(sx), sy))
-            (F.cross_entropy(net(qx), qy) / work.tasks).backward()
+            (F.cross_entropy(net(qx), qy) / len(tasks.support.x)).backward()
             for part, state in states:
                 recover_state_dict(part, state)
         return [p.grad for p in start]
 
-    return iterate
+    return gradient
+
+
+PEERS: dict[str, Peer] = {"torchopt": torchopt, "higher": higher, "plain torch": plain}
+
+
+def iteration(peer: Peer, work: Workload | Features, dtype: torch.dtype) -> Callable[[], Gradient]:
+    gradient = peer(network(work, dtype), work.steps, LR)
+    return partial(gradient, pictures(work, dtype))
 
 
 META_GRADIENTS = {
     "metamirror": metamirror,
-    "torchopt": torchopt,
-    "higher": higher,
-    "plain torch": plain,
+    **{name: partial(iteration, peer) for name, peer in PEERS.items()},
 }
 
 
@@ -218,7 +270,7 @@ def installed(programs: dict[str, Callable]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def prepare(program: Callable, tune: bool, work: Workload) -> Callable[[], object]:
+def prepare(program: Callable, tune: bool, work: Workload | Features) -> Callable[[], object]:
     """What a process of the measurement runs, in float32."""
     if tune:
         mm.tune_allocator()
@@ -227,7 +279,7 @@ def prepare(program: Callable, tune: bool, work: Workload) -> Callable[[], objec
 
 
 def largest_difference(
-    programs: dict[str, Callable], names: tuple[str, ...], work: Workload
+    programs: dict[str, Callable], names: tuple[str, ...], work: Workload | Features
 ) -> dict[str, float]:
     """By how much each program's float64 result differs from the plain loop's.
 

@@ -2,11 +2,14 @@
 
     python benchmarks/peers.py --shape omniglot,mini-imagenet --shots 1,5 --threads 1,2
     python benchmarks/peers.py --adapt --threads 1,2
+    python benchmarks/peers.py --features linear,mlp --threads 1
 
 conv4-64, 5-way, 15 queries a class, 5 steps, 4 tasks, second order, float32, random pictures. With
-`--adapt`: adapting to one new task and predicting its 75 queries. First all programs must agree in
-float64. Then each works in its own process, one at a time, in rounds; a ratio is the median over
-rounds, with its bootstrap interval. Cases are added to the file, or replaced there.
+`--adapt`: adapting to one new task and predicting its 75 queries. With `--features`: 32 tasks with
+640 numbers an example, for a linear layer, or an MLP with two hidden layers of 64 units. First all
+programs must agree in float64. Then each works in its own process, one at a time, in rounds; a
+ratio is the median over rounds, with its bootstrap interval. Cases are added to the file, or
+replaced there.
 """
 
 from __future__ import annotations
@@ -33,11 +36,14 @@ from metamirror.experiments.paired_timing import (
     ratio,
     take_turns,
 )
+from peer_programs import Features
 
 OURS = "metamirror"
 AGREEMENT = 1e-8
-# One iteration is long enough to be timed; an adaptation is not.
-ADAPTATION_TURN = 1.0
+# One iteration on pictures is long enough to be timed; an adaptation is not.
+SHORT_TURN = 1.0
+HIDDEN = {"linear": (), "mlp": (64, 64)}
+"""The hidden layers of what `--features` measures."""
 
 
 def summary(worker: Worker) -> dict[str, Any]:
@@ -53,7 +59,7 @@ def summary(worker: Worker) -> dict[str, Any]:
 
 
 def measure(
-    work: Workload, threads: int, rounds: int, adapt: bool, tune_peers: bool
+    work: Workload | Features, threads: int, rounds: int, adapt: bool, tune_peers: bool
 ) -> dict[str, object]:
     programs = dict(peers.ADAPTATIONS if adapt else peers.META_GRADIENTS)
     names = peers.installed(programs)
@@ -64,6 +70,7 @@ def measure(
     differences = peers.largest_difference(programs, names, few)
     if max(differences.values()) > AGREEMENT:
         raise ValueError(f"the programs do not compute the same: {differences}")
+    short = adapt or isinstance(work, Features)
     with (
         open_workers(
             Program(
@@ -81,7 +88,7 @@ def measure(
             progress.update(done, f"{worker.program.name} {worker.seconds[-1]:.3f} s")
 
         seconds = take_turns(
-            workers, rounds, turn_seconds=ADAPTATION_TURN if adapt else 0.0, after_turn=show
+            workers, rounds, turn_seconds=SHORT_TURN if short else 0.0, after_turn=show
         )
         rows = {worker.program.name: summary(worker) for worker in workers}
     others = [name for name in names if name != OURS]
@@ -94,6 +101,7 @@ def measure(
         "versions": {name: version(name) for name in names if name in ("torchopt", "higher")},
         "float64_differences": differences,
         "rounds": rounds,
+        "tasks_per_second": work.tasks / rows[OURS]["seconds"],
         "tuned_peers": tune_peers,
         "fastest_peer": fastest,
         "time_against": {name: [r.median, *r.interval] for name, r in against.items()},
@@ -123,6 +131,7 @@ def show_case(key: str, found: dict) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--shape", default="omniglot", help="with commas, as in `metamirror cost`")
+    parser.add_argument("--features", default="", help="linear, mlp or both, in place of pictures")
     parser.add_argument("--shots", default="1", help="with commas")
     parser.add_argument("--threads", default="2", help="with commas")
     parser.add_argument("--width", type=int, default=64)
@@ -135,14 +144,20 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, default=Path("results/peers.json"))
     given = parser.parse_args()
-    cases = product(*(words.split(",") for words in (given.shape, given.shots, given.threads)))
+    shapes = given.features or given.shape
+    cases = product(*(words.split(",") for words in (shapes, given.shots, given.threads)))
     for shape, shots, threads in cases:
-        work = Workload(
-            shape=parse_shape(shape),
-            shots=int(shots),
-            width=given.width,
-            tasks=1 if given.adapt else 4,
-        )
+        work: Workload | Features
+        if given.features:
+            work = Features(hidden=HIDDEN[shape], shots=int(shots))
+            shape = f"{work.inputs} features, {shape},"
+        else:
+            work = Workload(
+                shape=parse_shape(shape),
+                shots=int(shots),
+                width=given.width,
+                tasks=1 if given.adapt else 4,
+            )
         what = "adapt" if given.adapt else "iteration"
         key = f"{what} {shape} {shots}-shot {threads} threads"
         key += ", peers with the allocator tuned" if given.tune_peers else ""

@@ -27,16 +27,16 @@ def table(results: Path) -> str:
             str(run["steps"]),
             f"{run['lr']:g}",
             f"{run['outer_lr']:g}",
-            _beside(run),
+            _geometry_lr(run),
             f"{run['accuracy']:.1f} ± {run['ci95']:.1f}",
         ]
         for run in read_json(file)["runs"]
     ]
-    return markdown([*head, "outer rate", "beside", "validation, %"], lines, words=2)
+    return markdown([*head, "outer lr", "geometry lr", "validation, %"], lines, words=2)
 
 
-def _beside(run: dict[str, Any]) -> str:
-    """The outer rate of what is learned beside the start, where there is such a thing."""
+def _geometry_lr(run: dict[str, Any]) -> str:
+    """The outer learning rate of the geometry parameters, where there are any."""
     if run["method"] in ("maml", "anil"):
         return ""
     return f"{run['geometry_lr'] or run['outer_lr']:g}"

@@ -38,18 +38,20 @@ class RayNodes:
 
     def __enter__(self) -> RayNodes:
         try:
-            head = ("--head", "--port", str(PORT), "--include-dashboard=false")
-            self._start(HEAD, *head, "--num-cpus", "0", "--temp-dir", str(self.folder))
-            self._wait()
-            for node in NODES:
-                self._start(node, "--address", self.address, "--num-cpus", "1")
-                self._wait()
+            for node in (HEAD, *NODES):
+                self.start(node)
+                self.wait(node)
         except BaseException:
             self.__exit__()
             raise
         return self
 
-    def _start(self, node: str, *words: str) -> None:
+    def start(self, node: str) -> None:
+        """Start a node, and return before it is up."""
+        words = ["--address", self.address, "--num-cpus", "1"]
+        if node == HEAD:
+            words = ["--head", "--port", str(PORT), "--include-dashboard=false"]
+            words += ["--num-cpus", "0", "--temp-dir", str(self.folder)]
         command = [str(Path(sys.executable).with_name("ray")), "start", "--block", *words]
         command += ["--node-ip-address", node, "--num-gpus", "0", "--disable-usage-stats"]
         command += ["--object-store-memory", "100000000"]
@@ -62,11 +64,10 @@ class RayNodes:
                 env={**os.environ, **QUICK},
             )
 
-    def _wait(self) -> None:
-        """Wait until the node that was started last says that it is up."""
+    def wait(self, node: str) -> None:
+        """Wait until a node says that it is up."""
         deadline = time.monotonic() + 90
-        node, process = list(self.nodes.items())[-1]
-        log = Path(f"{self.folder}-{node}.log")
+        process, log = self.nodes[node], Path(f"{self.folder}-{node}.log")
         while b"Ray runtime started" not in log.read_bytes():
             assert process.poll() is None, log.read_text()[-3000:]
             assert time.monotonic() < deadline, log.read_text()[-3000:]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+import bf16
+import startup
 from metamirror.core.files import read_json
 
 NOTHING = "Not measured yet."
@@ -142,4 +144,11 @@ def growth(results: Path) -> str:
     )
 
 
-TABLES = {"peers": peers, "every peer": every_peer, "cost": cost, "growth": growth}
+TABLES = {
+    "peers": peers,
+    "every peer": every_peer,
+    "cost": cost,
+    "growth": growth,
+    "startup": startup.table,
+    "bf16": bf16.table,
+}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 
 from metamirror.cli.main import main
 from metamirror.experiments.cost import Workload, parse_methods, parse_shape
@@ -21,6 +22,7 @@ def test_json_tells_time_ratio_memory_and_parameters(own_method, capsys):
     printed = capsys.readouterr()
     found = json.loads(printed.out)
     assert (found["shape"], found["shots"], found["threads"]) == ("1x16x16", 1, 1)
+    assert (found["device"], found["torch"]) == ("cpu", torch.__version__)
     maml, other = found["rows"]
     assert (maml["method"], other["method"]) == ("maml", methods)
     assert (maml["relative_to_maml"], maml["extra_parameters"]) == (1.0, 0)
@@ -54,6 +56,8 @@ def test_json_tells_time_ratio_memory_and_parameters(own_method, capsys):
         ("--threads 0", "threads is 0; it must be at least 1"),
         ("--steps 0", "steps is 0; it must be at least 1"),
         ("--tasks -4", "tasks is -4; it must be at least 1"),
+        ("--device cuda:99", "device is 'cuda:99', which this machine does not have"),
+        ("--device tpu", "device is 'tpu'; choose auto, cpu, cuda, cuda:N or mps"),
     ],
 )
 def test_a_mistake_is_named_before_anything_starts(words, complaint, capsys, monkeypatch):

@@ -31,7 +31,7 @@ from metamirror._version import __version__  # noqa: E402
 from metamirror.core.files import read_json, write_json  # noqa: E402
 from metamirror.methods import METHODS  # noqa: E402
 from serving import served  # noqa: E402
-from tests.faults import disks, killing, offline, repeating, soaking  # noqa: E402
+from tests.faults import disks, killing, killing_workers, offline, repeating, soaking  # noqa: E402
 from tests.faults.fuzzing import fuzz  # noqa: E402
 
 OUT = ROOT / "results" / "faults"
@@ -48,7 +48,13 @@ def kills(folder: Path, out: Path) -> dict[str, Any]:
         "training, before changes to the disk": {"kills": sum(checkpointing)},
         "data add, later and later": killing.kill_adding(folder / "adding", late=10),
         "compare, at random moments": killing.kill_comparing(folder / "comparing", 15),
-        "the workers of compare, at random moments": killing.kill_workers(folder / "workers", 20),
+    }
+
+
+def workers(folder: Path, out: Path) -> dict[str, Any]:
+    return {
+        **killing_workers.kill_workers(folder / "local", 8),
+        **killing_workers.kill_ray(folder / "ray", 12),
     }
 
 
@@ -107,6 +113,7 @@ def network(folder: Path, out: Path) -> dict[str, Any]:
 
 PARTS: dict[str, Callable[[Path, Path], dict[str, Any]]] = {
     "kills": kills,
+    "workers": workers,
     "disks": full_and_read_only_disks,
     "fuzz": fuzzing,
     "soak": soak,

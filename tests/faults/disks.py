@@ -178,7 +178,7 @@ def other_commands_on_a_full_disk(folder: Path) -> int:
 
 def compare_on_a_full_disk(folder: Path) -> int:
     """The same command goes on once there is room, to the same table."""
-    from tests.faults.killing import COMPARE, _table
+    from tests.faults.killing import COMPARE, table_of
 
     whole = folder / "whole-comparison"
     assert said((*COMPARE, "--out", str(whole)))[0] == 0
@@ -191,7 +191,7 @@ def compare_on_a_full_disk(folder: Path) -> int:
             assert "No space left" in errors, errors
             disk.resize(10**5)
             assert said(words)[0] == 0
-            assert _table(disk.at / "out") == _table(whole)
+            assert table_of(disk.at / "out") == table_of(whole)
             tried += 1
     return tried
 

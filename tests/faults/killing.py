@@ -214,30 +214,8 @@ def kill_comparing(folder: Path, kills: int, seed: int = 0) -> dict[str, Any]:
         for run in out.glob("cells/*"):
             assert_readable(run)
     assert ended(started(*COMPARE, "--out", str(out))) == 0
-    assert _table(out) == _table(whole)
+    assert table_of(out) == table_of(whole)
     return {"kills": kills + workers, "of_them_workers": workers}
-
-
-def kill_workers(folder: Path, kills: int, seed: int = 0) -> dict[str, Any]:
-    """Workers alone, at random moments of one command, which runs their jobs again by itself."""
-    whole, out = folder / "whole", folder / "killed"
-    assert ended(started(*COMPARE, "--out", str(whole))) == 0
-    choice, done = random.Random(seed), 0
-    process = started(*COMPARE, "--jobs", "1", "--out", str(out))
-    while done < kills and process.is_alive():
-        wanted = _progress(out) + choice.randrange(1, 4)
-        deadline = time.monotonic() + 60
-        while process.is_alive() and _progress(out) < wanted and time.monotonic() < deadline:
-            time.sleep(0.005)
-        for owner in out.glob("cells/*/owner.json"):
-            try:
-                os.kill(json.loads(owner.read_text())["pid"], signal.SIGKILL)
-                done += 1
-            except (OSError, ValueError):
-                pass  # it ended of its own accord
-    assert ended(process) == 0
-    assert _table(out) == _table(whole)
-    return {"kills": done}
 
 
 def _progress(out: Path) -> int:
@@ -256,7 +234,7 @@ def _wait_for_workers(out: Path) -> None:
             time.sleep(0.01)
 
 
-def _table(out: Path) -> Any:
+def table_of(out: Path) -> Any:
     found = json.loads((out / "table.json").read_text())
     for row in found["rows"]:
         del row["seconds_per_iteration"], row["relative_to_maml"]

@@ -17,6 +17,7 @@ import metamirror as mm
 import study
 from metamirror.cli.main import main
 from metamirror.experiments.statistics import estimate
+from studies import Study
 from tests.refusals import assert_command_refused
 from tests.runs import forks
 
@@ -30,6 +31,9 @@ GRID = (
     "--vectorize",
     "False",
 )
+ENDLESS = (*GRID, "--methods", "maml", "--seeds", "1", "--iterations", "1000000")
+ENDLESS = (*ENDLESS, "--checkpoint-every", "1000000", "--validate-every", "0")
+"""Only what is asked to save leaves a checkpoint."""
 TIMES = ("seconds_per_iteration", "relative_to_maml")
 
 
@@ -55,7 +59,7 @@ def times_of(out: Path) -> dict[str, int]:
     return {str(f): f.stat().st_mtime_ns for f in (out / "cells").rglob("*") if f.is_file()}
 
 
-def wait_for(condition, seconds: float = 90) -> None:
+def wait_for(condition, seconds: float = 200) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline
@@ -278,7 +282,7 @@ def pictures(tmp_path_factory) -> Path:
 def test_of_a_study_all_but_the_weights_is_kept(
     pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setitem(study.STUDY, pictures.name, "--data glyphs")
+    monkeypatch.setitem(study.STUDIES, pictures.name, Study("x", "--data glyphs", ""))
     study.keep(pictures.name, pictures.parent, tmp_path)
     kept = tmp_path / pictures.name
     assert (kept / "table.md").read_bytes() == (pictures / "table.md").read_bytes()

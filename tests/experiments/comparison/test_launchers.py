@@ -113,6 +113,8 @@ MISTAKES = {
     "no number": ("local:jobs=two", "jobs is 'two'; give a number"),
     "no jobs": ("local:jobs=0", "jobs is 0; it must be at least 1"),
     "no cores": ("ray:cpus=0", "cpus is 0"),
+    "no number of GPUs": ("ray:gpus=nan", "gpus is nan"),
+    "less than no GPU": ("slurm:gpus=-1", "gpus is -1"),
 }
 
 
@@ -142,8 +144,9 @@ def test_times_are_slurms(words: str, expected: int):
     assert minutes(words) == expected
 
 
-def test_a_time_that_is_none_is_named():
-    assert_refused(lambda: minutes("noon"), "time is 'noon'; give minutes")
+@pytest.mark.parametrize("words", ["noon", "-5", "0", "00:00:00", "1:2:3:4"])
+def test_a_time_that_is_none_is_named(words: str):
+    assert_refused(lambda: minutes(words), f"time is '{words}'; give")
 
 
 def test_files_come_back_as_they_were_and_nowhere_else(tmp_path: Path):
