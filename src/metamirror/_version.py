@@ -1,4 +1,4 @@
 """The version, where the build can read it without importing torch."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 """The version of the package, as `metamirror --version` prints it."""

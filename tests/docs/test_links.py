@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 OUTSIDE = sorted(ROOT.glob("*.md"))
-PAGES = sorted([*OUTSIDE, *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([*OUTSIDE, *(ROOT / "docs").rglob("*.md")])
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 TARGET = re.compile(r"^([\w./-]+)(?: [\w./-]+)*:(?!=)", re.MULTILINE)

@@ -2,21 +2,60 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 import convergence_table
+import findings
 import method_table
+import site_studies
 import study
+import study_page
 from metamirror.core.files import read_json, write_json
-from pages import PAGES, ROOT, filled
+from pages import ROOT, wanted
 from speed_table import NOTHING, TABLES
 
+WANTED = wanted(ROOT / "results")
 
-@pytest.mark.parametrize("name", PAGES)
+
+@pytest.mark.parametrize("name", WANTED)
 def test_the_page_shows_what_the_files_say(name):
-    page = (ROOT / name).read_text()
-    new = filled(page, PAGES[name], ROOT / "results")
-    assert new == page, "run: python benchmarks/pages.py --write"
+    page = ROOT / name
+    assert page.exists()
+    assert page.read_text() == WANTED[name], "run: python benchmarks/pages.py --write"
+
+
+def test_every_page_of_a_study_has_its_files():
+    written = {page.stem for page in (ROOT / "docs" / "studies").glob("*.md")} - {"pilots"}
+    assert written == {kept.name for kept in KEPT} == set(study_page.measured(ROOT / "results"))
+
+
+def test_every_page_of_a_study_is_in_the_nav():
+    config = SimpleNamespace(
+        docs_dir=str(ROOT / "docs"), nav=[{"Results": [{"Studies": ["studies/pilots.md"]}]}]
+    )
+    ((found,),) = (part["Results"] for part in site_studies.on_config(config).nav)
+    assert {f"studies/{kept.name}.md" for kept in KEPT} | {"studies/pilots.md"} == set(
+        found["Studies"]
+    )
+    assert "Studies" in (ROOT / "mkdocs.yml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("lead", "said"), [(10, "ahead by 10.0"), (-10, "behind by 10.0"), (0, "level: ")]
+)
+def test_a_lead_is_called_one_only_if_its_interval_excludes_zero(lead, said, tmp_path):
+    folder = tmp_path / "study" / "x"
+    folder.mkdir(parents=True)
+    rows = [{"method": name, "shots": 1, "seeds": [{"seed": 0}]} for name in ("maml", "blockiaf")]
+    write_json(folder / "table.json", {"rows": rows})
+    lines = [f"{i},{50 + i % 3},{50 + lead + (i + 1) % 3}" for i in range(30)]
+    text = "\n".join(["task,maml-1shot-seed0,blockiaf-1shot-seed0", *lines])
+    (folder / "test-tasks.csv").write_text(text)
+    found = findings.said(findings.difference(tmp_path, "x", "blockiaf", "maml"))
+    assert found.startswith(said)
+    assert found.endswith("(1 seed)")
 
 
 KEPT = sorted(file.parent for file in (ROOT / "results" / "study").glob("*/table.json"))
@@ -115,44 +154,9 @@ def test_methods_are_ratios_and_maml_is_a_time(tmp_path):
     ]
 
 
-def cells(table):
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
-
-
-def test_methods_are_told_by_what_was_measured_of_each(tmp_path):
-    assert method_table.measured(tmp_path) == NOTHING
-    assert method_table.sinusoid(tmp_path) == method_table.pictures(tmp_path) == NOTHING
-    for folder in ("sinusoid", "study/mini-imagenet-1shot"):
-        (tmp_path / folder).mkdir(parents=True)
+def test_the_sinusoid_is_a_line_for_each_method(tmp_path):
+    assert method_table.sinusoid(tmp_path) == NOTHING
+    (tmp_path / "sinusoid").mkdir()
     write_json(tmp_path / "sinusoid" / "maml.json", {"mse": 0.4, "ci95": 0.04})
-    study = [
-        {"method": "maml", "status": "done", "accuracy": 48.23, "ci95": 0.91},
-        {"method": "metasgd", "status": "failed", "accuracy": None, "ci95": None},
-        {"method": "gradnet:anchored=true", "status": "done", "accuracy": 50.0, "ci95": 1.0},
-    ]
-    write_json(tmp_path / "study" / "mini-imagenet-1shot" / "table.json", {"rows": study})
-    cost = {"method": "gradnet", "relative_to_maml": 1.2, "ci95": [1.1, 1.3], "peak_mb": 512.6}
-    write_json(tmp_path / "cost-omniglot-1shot.json", {"rows": [cost]})
-    rows = {row[0]: row[1:] for row in cells(method_table.measured(tmp_path))[2:]}
-    assert list(rows) == [f"`{method}`" for method in ("maml", "gradnet", "gradnet:anchored=true")]
-    assert rows["`maml`"] == ["0.400 ± 0.040", "48.2 ± 0.9", *["–"] * 6]
-    assert rows["`gradnet`"] == [*["–"] * 6, "1.20 [1.10, 1.30]", "513"]
-    assert rows["`gradnet:anchored=true`"] == ["–", "50.0 ± 1.0", *["–"] * 6]
-    assert [row[-1] for row in cells(method_table.sinusoid(tmp_path))[2:]] == ["0.400 ± 0.040"]
-
-
-def test_the_readme_shows_the_lead_over_maml_and_all_comparisons_of_a_protocol(tmp_path):
-    lead = {"mean": 4.74, "low": 3.03, "high": 6.46}
-    maml = {"method": "maml", "status": "done", "accuracy": 31.3, "ci95": 0.6}
-    maml["difference_to_maml"] = None
-    kfo = {**maml, "method": "metakfo", "accuracy": 98.0, "difference_to_maml": lead}
-    for name, rows in (
-        ("mini-imagenet-1shot-one-step", [maml, {**kfo, "accuracy": 36.0}]),
-        ("omniglot-1shot-one-step", [maml]),
-        ("omniglot-1shot-one-step-others", [{**maml, "accuracy": 0.0}, kfo]),
-    ):
-        (tmp_path / "study" / name).mkdir(parents=True)
-        write_json(tmp_path / "study" / name / "table.json", {"rows": rows})
-    rows = {row[0]: row[1:] for row in cells(method_table.pictures(tmp_path))[2:]}
-    assert rows["`maml`"] == ["31.3 ± 0.6", "–", "–", "31.3 ± 0.6"]
-    assert rows["`metakfo`"] == ["36.0 ± 0.6", "+4.7 [+3.0, +6.5]", "–", "98.0 ± 0.6"]
+    *_, line = method_table.sinusoid(tmp_path).splitlines()
+    assert line == "| `maml` | GD | identity matrix | 0.400 ± 0.040 |"

@@ -1,4 +1,4 @@
-"""What the README shows is what the files say, what it tells to run runs, and it is short."""
+"""What the README shows runs, and its figures are those of the files."""
 
 from __future__ import annotations
 
@@ -12,22 +12,16 @@ from pathlib import Path
 
 import metamirror as mm
 from metamirror.data.glyphs import draw
+from tests.docs.listings import listings
 
 ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text()
-
-
-def test_the_table_comes_after_a_screen_and_a_half():
-    assert README[: README.index("\n|")].count("\n") <= 60
+README = ROOT / "README.md"
+MEASURED = (ROOT / "docs" / "measured.md").read_text()
 
 
 def table_after(marker: str) -> list[list[str]]:
-    lines = README[README.index(marker) + len(marker) :].partition("\n|")[2].splitlines()
-    rows = []
-    for line in ["|" + lines[0], *lines[1:]]:
-        if not line.startswith("|"):
-            break
-        rows.append([cell.strip() for cell in line.strip("|").split("|")])
+    lines = MEASURED.partition(marker)[2].partition("<!-- end -->")[0].strip().splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[1:]]
     return rows[2:]
 
 
@@ -64,8 +58,6 @@ def test_the_sinusoid_table_is_that_of_the_results():
     assert files["metasgd"]["mse"] < 0.33
 
 
-(LISTING,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-
 OFFLINE = """
 import socket
 
@@ -74,13 +66,18 @@ def refuse(*_, **__):
 
 socket.socket.connect = refuse
 """
-
-
+SEEDED = "import torch\ntorch.manual_seed(0)\n"  # the listing itself has no seed
 LETTERS = "აბგდე"
 
 
-def test_its_first_python_is_six_lines_that_run_offline_in_ten_seconds(tmp_path):
-    assert len([line for line in LISTING.splitlines() if line.strip()]) == 6
+def statements(listing: str) -> int:
+    return sum(bool(line.strip()) for line in listing.splitlines())
+
+
+def test_its_python_is_two_listings_of_twelve_lines_that_run_offline_in_a_minute(tmp_path):
+    training, geometry = listings(README)
+    assert statements(training) <= 12
+    assert statements(geometry) <= 12
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     # As on a machine where nothing was installed or drawn before.
     environment = {
@@ -90,7 +87,7 @@ def test_its_first_python_is_six_lines_that_run_offline_in_ten_seconds(tmp_path)
         "PYTHONPATH": str(Path(mm.__file__).parents[1]),
     }
     found = subprocess.run(
-        [sys.executable, "-c", OFFLINE + LISTING],
+        [sys.executable, "-c", OFFLINE + SEEDED + training + geometry],
         cwd=tmp_path,
         env=environment,
         capture_output=True,
@@ -98,14 +95,11 @@ def test_its_first_python_is_six_lines_that_run_offline_in_ten_seconds(tmp_path)
         check=True,
     )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 10
-    predicted = re.findall(r"'(.)'", found.stdout)
-    assert len(predicted) == 5
-    assert set(predicted) <= set(LETTERS)
-    (model,) = tmp_path.iterdir()
-    assert mm.FewShotClassifier.load(model).classes_.tolist() == list(LETTERS)
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 60
+    ((accuracy, half),) = re.findall(r"accuracy ([\d.]+) ± ([\d.]+)", found.stdout)
+    assert float(accuracy) - float(half) > 20  # chance; of six seeds the lowest had 35.2 ± 3.3
 
 
-def test_its_first_python_tells_most_letters_apart():
+def test_a_shipped_start_tells_most_letters_apart():
     clf = mm.FewShotClassifier("glyphs-blockiaf").fit(draw(LETTERS), list(LETTERS))
     assert clf.score(draw(LETTERS, seed=1), list(LETTERS)) >= 0.8

@@ -11,7 +11,7 @@ import pytest
 from metamirror.cli.main import parse
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 SHOWN = re.compile(r"^    (?:torchrun .*-m )?metamirror(?: (.*?))?(?:  +#.*)?$", re.MULTILINE)
 
 

@@ -24,7 +24,7 @@ import site_offline
 from tests.playground.browsing import DESK, PHONE, chromium
 
 ROOT = Path(__file__).parents[2]
-WIDEST = ["index.md", "choosing.md", "theory.md", "api.md"]
+WIDEST = ["index.md", "choosing.md", "theory.md", "reproduce.md", "speed.md", "api.md"]
 PICTURES = os.environ.get("METAMIRROR_SCREENSHOTS")
 
 
@@ -190,6 +190,19 @@ def test_pages_fit_their_screen_and_ask_nothing_of_other_machines(site):
         server.server_close()
 
 
+@pytest.mark.slow
+def test_pages_and_their_search_work_from_the_disk(site):
+    with chromium(site.as_uri()) as browser:
+        look_at(browser, f"{site.as_uri()}/index.html", DESK, dark=False)
+        browser.click(".md-search__input")
+        browser.one(".md-search__input").send_keys("counterexample")
+        browser.until(lambda: browser.all(".md-search-result__item"))
+        assert "mirror maps" in browser.one(".md-search-result__item h1").get_attribute("innerText")
+        assert browser.complaints() == []
+        asked = [a for a in browser.requests() if not a.startswith(("file:", "data:"))]
+        assert asked == []
+
+
 def look_at(browser, address, screen, dark):
     browser.look(address, screen, dark, still=True)
     assert browser.one("article h1").text
@@ -198,4 +211,4 @@ def look_at(browser, address, screen, dark):
     assert scheme == ("slate" if dark else "default")
     if PICTURES:
         name = f"{Path(address).stem}-{screen.name}{'-dark' * dark}.png"
-        browser.picture(Path(PICTURES) / name)
+        browser.screenshot(Path(PICTURES) / name)

@@ -6,13 +6,14 @@ import os
 import shutil
 import warnings
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 from torch import nn
 
 import metamirror as mm
@@ -147,6 +148,26 @@ def test_files_give_what_the_module_gives(kind: str, body: Body, tmp_path: Path)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
+def test_flip_gives_the_mean_over_both_sides(body: Body, onnx_body: Path, tmp_path: Path):
+    import onnxruntime
+
+    images = pictures()
+    sides = [images, [ImageOps.mirror(image) for image in images]]
+    expected = sum(open_backbone(body).read(side) for side in sides) / 2
+    both = replace(open_backbone(body), flip=True)
+    torch.testing.assert_close(both.read(images), expected)
+    spec = f"{onnx_body}:crop=0.75:mean=0.1/0.2/0.3:std=0.5:flip=true"
+    torch.testing.assert_close(open_backbone(spec).read(images), expected, rtol=1e-4, atol=1e-5)
+    assert both.facts != open_backbone(body).facts, "kept features would be mixed up"
+    clf = mm.FewShotClassifier(backbone=both).fit(images, LABELS)
+    export(clf, tmp_path / "mine.onnx", "onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "mine.onnx")
+    pixels = np.stack([np.asarray(image) for image in images])
+    (probabilities,) = session.run(["probabilities"], {"images": pixels})
+    np.testing.assert_allclose(probabilities, clf.predict_proba(images), atol=0.02)
+    assert_refused(lambda: mm.Backbone(body, flip="yes"), "flip is 'yes'")
+
+
 def test_a_function_is_given_pictures_or_whatever_there_is(folder: Path):
     seen = []
 
@@ -167,14 +188,17 @@ def test_a_function_is_given_pictures_or_whatever_there_is(folder: Path):
     assert clf.score([str(f) for f in files], [f.parent.name for f in files]) == 1
 
 
-def test_a_run_as_backbone_normalises_by_its_train_classes(tmp_path: Path):
+@pytest.mark.parametrize("augment", ["none", "flip"])
+def test_a_run_as_backbone_normalises_by_its_train_classes(augment: str, tmp_path: Path):
     random = np.random.default_rng(0)
     x = random.normal(128, 40, (60, 3, 16, 16)).clip(0, 255).astype(np.uint8)
     np.savez(tmp_path / "own.npz", x=x, y=np.repeat(np.arange(10), 6))
     data, run = f"arrays:{tmp_path / 'own.npz'}", str(tmp_path / "run")
     options = "--method protonet --iterations 1 --width 4 --val-tasks 2 --ways 2 --queries 2"
+    options += f" --augment {augment}"
     assert main(["train", "--data", data, *options.split(), "--out", run]) == 0
     backbone = open_backbone(run)
+    assert backbone.flip == (augment == "flip"), "it knows both sides of an image"
     images = mm.tasks(data, split="test", ways=2, queries=2, batch=1)[0].query.x[0]
     together, alone = backbone.read(images), backbone.read(images[:1])
     torch.testing.assert_close(together[:1], alone, rtol=1e-4, atol=1e-5)

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings(
 def test_its_folder_says_how_it_was_made_and_is_small():
     files = [file for file in (SHIPPED / "photos").rglob("*") if file.is_file()]
     assert sum(file.stat().st_size for file in files) < 4_000_000
-    for command, part in (("train", ""), ("pretrain", "backbone")):
+    for command, part in (("train", ""), ("train", "backbone"), ("pretrain", "backbone")):
         words = (SHIPPED / "photos" / part / "start.json").read_text()
         assert f"metamirror {command}" in words
     assert backbone_of("photos") == SHIPPED / "photos" / "backbone"

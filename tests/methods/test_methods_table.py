@@ -90,5 +90,6 @@ def test_first_order_changes_the_gradient_but_not_the_value(row: Row):
 def test_the_registry_lists_its_groups_one_after_the_other():
     order = [list(GROUPS).index(method.group) for method in mm.METHODS.values()]
     assert order == sorted(order)
+    assert "own" not in {method.group for method in mm.METHODS.values()}
     published = [key for key, method in mm.METHODS.items() if method.group == "paper"]
     assert (published[0], published[-1], len(published)) == ("maml", "blockiaf", 8)

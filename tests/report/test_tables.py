@@ -170,6 +170,6 @@ def test_a_table_of_an_earlier_version_is_grouped_by_the_registry():
         del one["group"]
         one["kind"] = "control" if "mean" in one["method"] else "method"
     groups = [r.group for r in tables.read_rows(table(*rows))]
-    assert groups == ["paper", "relative", "relative", "control"]
-    assert list(layout(*rows).tables) == ["In the paper", "Relatives", "Controls"]
+    assert groups == ["paper", "relative", "own", "control"]
+    assert list(layout(*rows).tables) == ["In the paper", "Relatives", "Your own", "Controls"]
     assert list(layout(rows[0]).tables) == [""]

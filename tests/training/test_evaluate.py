@@ -47,6 +47,32 @@ def test_every_step_is_what_adapting_for_so_long_gives(method: str):
         assert torch.equal(adapted(query.x), expected(query.x))
 
 
+@pytest.mark.parametrize("every_step", [True, False])
+@pytest.mark.parametrize("method", mm.METHODS)
+def test_tasks_at_once_give_what_each_gives_alone(method: str, every_step: bool):
+    torch.manual_seed(0)
+    model, stream = mm.models.MLP(1, 1), mm.tasks("sinusoid", shots=5)
+    if not takes_real_targets(method):
+        model, stream = mm.models.MLP(256, 5), mm.tasks("glyphs", image_size=16)
+    learner = mm.make_learner(method, model.double(), lr=0.1, prior="isotropic:0.1")
+    if not learner.settings.adjoint.vectorizes:
+        pytest.skip("it does not vectorise")
+    count = 3
+    alone = evaluate_stream(learner, stream, count, every_step=every_step, quiet=True)
+    learner.configure(vectorize=True)
+    together = evaluate_stream(learner, stream, count, every_step=every_step, quiet=True)
+    for one, other in zip(alone, together, strict=True):
+        for field in ("losses", "scores", "support_losses", "grad_norms"):
+            assert getattr(other, field) == pytest.approx(getattr(one, field), rel=1e-9, abs=1e-10)
+
+
+def test_tasks_at_once_round_alike_in_any_number():
+    learner = mm.make_learner("maml", mm.models.MLP(1, 1), vectorize=True)
+    stream = mm.tasks("sinusoid", shots=5)
+    few, many = (evaluate_stream(learner, stream, n, quiet=True) for n in (3, 40))
+    assert many[:3] == few
+
+
 def test_an_evaluation_leaves_the_results_of_every_task(pictures: Path):
     found = evaluate_run(pictures, tasks=6, steps=4)
     (file,) = (pictures / "evaluations").glob("*6tasks-4steps*.jsonl")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import struct
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -109,10 +110,24 @@ def wandb_records(content: bytes) -> Iterator[bytes]:
             parts = b""
 
 
-def test_wandb_offline_reads_back_what_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    pytest.importorskip("wandb", reason="pip install 'metamirror[wandb]'")
+def finished_records(file: Path) -> list[Any]:
+    """Return the records of a .wandb file once the last is there: W&B's service writes it later."""
     from wandb.proto import wandb_internal_pb2
 
+    deadline = time.monotonic() + 60
+    while True:
+        records = []
+        for data in wandb_records(file.read_bytes()):
+            records.append(wandb_internal_pb2.Record())
+            records[-1].ParseFromString(data)
+        if records and records[-1].HasField("exit"):
+            return records
+        assert time.monotonic() < deadline, f"{file} has no end: {len(records)} records"
+        time.sleep(0.1)
+
+
+def test_wandb_offline_reads_back_what_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("wandb", reason="pip install 'metamirror[wandb]'")
     monkeypatch.delenv("WANDB_MODE", raising=False)
     expected = stopped_and_continued(tmp_path / "run", "wandb")
     read: dict[tuple[int, str], float] = {}
@@ -120,9 +135,7 @@ def test_wandb_offline_reads_back_what_was_written(tmp_path: Path, monkeypatch: 
     lives = list((tmp_path / "run" / "wandb").glob("offline-run-*/*.wandb"))
     assert len(lives) == 2
     assert len({file.name for file in lives}) == 1, "two lives of one run"
-    for data in (data for file in lives for data in wandb_records(file.read_bytes())):
-        record = wandb_internal_pb2.Record()
-        record.ParseFromString(data)
+    for record in (record for file in lives for record in finished_records(file)):
         settings |= {i.key: json.loads(i.value_json) for i in record.run.config.update}
         items = {i.key or i.nested_key[0]: i.value_json for i in record.history.item}
         for name, value in items.items():
@@ -131,6 +144,14 @@ def test_wandb_offline_reads_back_what_was_written(tmp_path: Path, monkeypatch: 
     assert read == pytest.approx(expected, nan_ok=True)
     assert settings["data"] == "glyphs"
     assert "torch" in settings["versions"]
+
+
+def test_a_tracker_that_cannot_be_opened_is_one_line(tmp_path: Path, monkeypatch):
+    pytest.importorskip("mlflow", reason="pip install 'metamirror[mlflow]'")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "nowhere://at.all")
+    assert_refused(
+        lambda: train(HALF, tmp_path / "run", log="mlflow"), "the log mlflow cannot be opened"
+    )
 
 
 def test_an_unknown_tracker_is_named():

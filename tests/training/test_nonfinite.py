@@ -11,13 +11,12 @@ import torch
 import metamirror as mm
 from metamirror.cli.main import main
 from metamirror.core.learner import Learner, TaskLosses
-from metamirror.core.metrics import METRICS
+from metamirror.core.tasks import Params
 from metamirror.data import DATA_SETS
 from metamirror.data.registry import DataSet
 from metamirror.storage import checkpoint, tensor_file
 from metamirror.training import divergence
 from metamirror.training.divergence import NonFiniteError
-from metamirror.training.evaluate import _evaluated
 from metamirror.training.factory import build_stream
 from metamirror.training.train import train
 from tests.runs import Pictures, small
@@ -29,10 +28,10 @@ def spoilt(monkeypatch, what: str, steps: tuple[int, ...] = (STEP,)) -> None:
     """One task whose loss, or only its gradient, or a decomposition on its way, fails."""
     stream = build_stream(small(), "train")
     marks = [stream.task(step, INDEX).query.x for step in steps]
-    real = Learner.task_losses
+    real = Learner._together
 
-    def task_losses(self: Learner, tasks: mm.Task, **options) -> TaskLosses:
-        found = real(self, tasks, **options)
+    def together(self: Learner, tasks: mm.Task, noise: list[Params]) -> TaskLosses:
+        found = real(self, tasks, noise)
         bad = torch.tensor([any(torch.equal(x, mark) for mark in marks) for x in tasks.query.x])
         if what == "meta-loss":
             return found._replace(loss=torch.where(bad, float("nan"), found.loss))
@@ -43,7 +42,7 @@ def spoilt(monkeypatch, what: str, steps: tuple[int, ...] = (STEP,)) -> None:
         root = torch.where(bad, found.loss - found.loss.detach(), 1).sqrt()
         return found._replace(loss=found.loss + torch.where(bad, root, 0))
 
-    monkeypatch.setattr(Learner, "task_losses", task_losses)
+    monkeypatch.setattr(Learner, "_together", together)
 
 
 @pytest.mark.parametrize("what", ["meta-loss", "meta-gradient", "decomposition"])
@@ -161,8 +160,7 @@ def test_a_model_that_answers_nothing_is_right_about_nothing():
     torch.nn.init.constant_(broken.weight, float("nan"))
     task = mm.Task(*(mm.Batch(torch.rand(4, 3), torch.tensor([0, 0, 1, 1])) for _ in range(2)))
     learner = mm.make_learner("maml", broken, steps=1)
-    found, _ = _evaluated(learner, task, METRICS["accuracy"], 1, False, 0)
-    assert found[1].item() == 0
+    assert mm.evaluate(learner, iter([task, task]), n=2).mean == 0
 
 
 # Finite, but absurd

@@ -1,28 +1,16 @@
 """The command line. A user's mistake ends with exit code 2 and a line that says what to do."""
 
-import contextlib
 import functools
-import importlib
 import io
 import os
 import platform
-import re
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
 
-import torch
-import tyro
-
+# Nothing that imports torch: help is there at once, and what else is needed comes with a command.
 from metamirror._version import __version__
-from metamirror.cli.arguments import bound
 from metamirror.console import say
 from metamirror.parallel.allocator import memory_ran_out, tune_allocator
-from metamirror.training.config import RunConfig, load_config
-from metamirror.training.divergence import DivergedError
-from metamirror.training.user_modules import import_modules, import_plugins, modules_named
 
 COMMANDS = {
     "methods": ("runs:methods", "list the methods, with their papers and extra parameters"),
@@ -53,7 +41,6 @@ COMMANDS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
     try:
-        import_plugins()
         parse(sys.argv[1:] if arguments is None else arguments)()
     except BrokenPipeError:
         # The reader has seen enough, as in `metamirror methods | head`: nothing to report.
@@ -64,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rank = f"rank {os.environ['RANK']}: " if os.environ.get("WORLD_SIZE", "1") != "1" else ""
         say(f"{rank}{error or 'memory ran out'}")
         # A run that has diverged was asked for rightly, and is no mistake in the words.
-        return 1 if isinstance(error, DivergedError) else 2
+        return getattr(error, "exit_code", 2)
     except RuntimeError as error:
         if not memory_ran_out(error):
             raise
@@ -80,87 +67,23 @@ def parse(arguments: Sequence[str]) -> Callable[[], None]:
     """Return the command that the arguments ask for, ready to run."""
     words = list(arguments)
     if words == ["--version"]:
-        versions = f"Python {platform.python_version()}, torch {torch.__version__}"
-        return functools.partial(print, f"metamirror {__version__} ({versions})")
+        return _show_versions
     count = 2 if " ".join(words[:2]) in COMMANDS else 1
-    name, rest = " ".join(words[:count]), words[count:]
+    name = " ".join(words[:count])
     if name not in COMMANDS:
         return _listing(words)
-    room, _, attribute = COMMANDS[name][0].partition(":")
-    module = importlib.import_module(f"metamirror.cli.{room}")
-    command: Callable[..., Any] = bound(getattr(module, attribute))
-    continues = name in ("train", "pretrain")
-    if (continues or name == "compare") and (base := _base_settings(rest, continues=continues)):
-        command = functools.partial(command, settings=module.settings_of(base))
-    # What is typed may be imported; what a file names may not.
-    known = continues or name in ("compare", "evaluate")
-    own = modules_named(_typed(rest)) if known else []
-    complaint = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(complaint):
-            call: Callable[[], None] = tyro.cli(
-                command, prog=f"metamirror {name}", args=rest, config=(tyro.conf.SuppressFixed,)
-            )
-            return functools.partial(_with_modules, own, call) if own else call
-    except SystemExit as stop:
-        if not stop.code:
-            raise
-        # tyro draws a box around its complaint, and its hook for another form is not stable yet; a
-        # plain line serves terminals and logs alike. The box's title repeats what is in it.
-        boxed = re.sub(r"^\u256d.*$", "", complaint.getvalue(), flags=re.MULTILINE)
-        plain = re.sub(r"[\u2500-\u257f]|-{3,}", " ", boxed).split()
-        raise ValueError(" ".join(plain)) from None
+    from metamirror.cli.parsing import command
+    from metamirror.training.user_modules import import_plugins
+
+    import_plugins()
+    return command(name, COMMANDS[name][0], words[count:])
 
 
-@dataclass
-class _Origin:
-    """The flags that say which settings the others of `train` or `compare` override."""
+def _show_versions() -> None:
+    import torch
 
-    config: Path | None = None
-    out: Path | None = None
-    resume: bool = False
-
-
-def _base_settings(words: list[str], *, continues: bool) -> RunConfig | None:
-    """Return what flags override: those of a file, or of the run that is to be continued."""
-    try:
-        origin, _ = tyro.cli(
-            _Origin, args=words, return_unknown_args=True, add_help=False, console_outputs=False
-        )
-    except SystemExit:
-        return None  # the command's own parser says what is wrong
-    if origin.config is not None:
-        return load_config(origin.config)
-    if continues and origin.resume and origin.out and (origin.out / "config.json").is_file():
-        return load_config(origin.out / "config.json")
-    return None
-
-
-def _with_modules(names: list[str], call: Callable[[], None]) -> None:
-    import_modules(names)
-    call()
-
-
-@dataclass
-class _Names:
-    """The flags of commands that may name something of the user's own."""
-
-    data: str = RunConfig.data
-    model: str | None = None
-    loss: str | None = None
-    query_loss: str | None = None
-    metric: str | None = None
-
-
-def _typed(words: list[str]) -> RunConfig:
-    """Return the settings that are named on the command line, whatever a file has."""
-    try:
-        names, _ = tyro.cli(
-            _Names, args=words, return_unknown_args=True, add_help=False, console_outputs=False
-        )
-    except SystemExit:
-        names = _Names()  # the command's own parser says what is wrong
-    return RunConfig("maml", **asdict(names))
+    versions = f"Python {platform.python_version()}, torch {torch.__version__}"
+    print(f"metamirror {__version__} ({versions})")
 
 
 def _listing(words: list[str]) -> Callable[[], None]:

@@ -31,6 +31,8 @@ class Adjoint(ABC):
     """Whether the inner gradient does too, through the Hessian."""
     vectorizes: ClassVar[bool] = True
     """Whether it works under `torch.func.vmap`."""
+    knows_body: ClassVar[bool] = True
+    """Whether a step may read what the body of the model computed before, outside the step."""
     attaches: ClassVar[bool] = False
     """Whether phi^(K) alone has a graph, which `attach` makes when the path is done."""
     needs_prior: ClassVar[bool] = False
@@ -103,6 +105,7 @@ class Rematerialised(Adjoint):
     name = "rematerialised"
     second_order = True
     vectorizes = False
+    knows_body = False
 
     def step(self, step: Callable[..., Any], *args: Any, through: Sequence[Tensor]) -> Any:
         # What the results look like is known only when the step has run.
@@ -175,6 +178,7 @@ class Implicit(Adjoint):
     name = "implicit"
     builds_graph = False
     vectorizes = False
+    knows_body = False
     attaches = True
     needs_prior = True
 

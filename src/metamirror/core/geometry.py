@@ -92,6 +92,12 @@ class Geometry(nn.Module, ABC, Generic[S]):
             k: how many steps were taken before.
         """
 
+    def gradient_norm(self, state: S, grad: Params) -> Tensor:
+        """Return the length of a gradient, for people to see."""
+        lengths = [torch.linalg.vector_norm(g.detach()) for g in grad.values()]
+        norm: Tensor = torch.linalg.vector_norm(torch.stack(lengths))
+        return norm
+
     def members(self, phi: Params) -> list[Params]:
         """Return the parameters whose predictions are averaged.
 

@@ -2,16 +2,20 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from metamirror.core.adjoints import Adjoint
 from metamirror.core.checks import asked_outputs, check_labels, check_lr, check_steps
 from metamirror.core.derivatives import check_loss
 from metamirror.core.geometry import Geometry, GradientDescent, State
 from metamirror.core.inner_loop import Path, descend, detached
+from metamirror.core.layer_calls import recorded_calls
+from metamirror.core.linear_head import FEWER, descended_on_head
 from metamirror.core.losses import LOSSES
 from metamirror.core.lower_level import LowerLevel
 from metamirror.core.predictor import Predictor, without_fusion
@@ -114,12 +118,16 @@ class InnerLevel(Predictor):
             detached: begin at a copy of the learned parameters, outside the graph.
         """
         noise = self.noise(seed)
-        if not detached:
-            return self.begin_at(self.theta(), support, self.prepare(), noise)
+        if detached:
+            return self.begin_detached(support, noise)
+        return self.begin_at(self.theta(), support, self.prepare(), noise)
+
+    def begin_detached(self, support: Batch, noise: Params, outputs: int | None = None) -> State:
+        """Return the state at k = 0 at a copy of the learned parameters, outside the graph."""
         theta = {name: value.detach().clone() for name, value in self.theta().items()}
         with torch.no_grad():
             prepared = self.geometry.prepare(theta if self.start.shared else None)
-            return self.begin_at(theta, support, prepared, noise)
+            return self.begin_at(theta, support, prepared, noise, outputs)
 
     def begin_at(
         self,
@@ -172,7 +180,31 @@ class InnerLevel(Predictor):
             batch=support,
             own_loss=self.settings.loss,
             prior=self.prior,
+            fixed=own,
         )
+
+    def behind_body(self, lower: LowerLevel, adjoint: Adjoint) -> LowerLevel:
+        """Return a lower level that runs the head alone, where nothing else adapts.
+
+        Its inputs are what the body makes of the support set, once for all steps. That holds for
+        the library's own models, whose output is the head's.
+        """
+        ours = self.is_ours and self.settings.autocast is None
+        gives = type(self.geometry).given is not Geometry.given
+        lone = all(name.startswith("head.") for name in self.adapts)
+        if not (ours and lone and adjoint.knows_body) or gives:
+            return lower
+        head = self.model.get_submodule("head")
+        with recorded_calls(self.model, "head") as calls:
+            lower.predict({}, lower.batch.x)
+
+        def predict(phi: Params, x: Tensor) -> Tensor:
+            every = {**lower.fixed, **phi}
+            own = {n.removeprefix("head."): p for n, p in every.items() if n.startswith("head.")}
+            output: Tensor = functional_call(head, own, (x,))
+            return output
+
+        return replace(lower, predict=predict, batch=Batch(calls[0][0], lower.batch.y))
 
     def descend(
         self,
@@ -207,20 +239,32 @@ class InnerLevel(Predictor):
         if self.attends and adjoint.differentiates_twice:
             # Inside the lower level: a rematerialised step runs again, later.
             lower = replace(lower, predict=without_fusion(lower.predict))
-        return descend(
+        lower = self.behind_body(lower, adjoint)
+        count, rate = self.steps_of(steps), self.lr if lr is None else check_lr(lr)
+        run = partial(descend, steps=count, lr=rate, adjoint=adjoint, inside_vmap=inside_vmap)
+        if count > 1 and not (keep or first) and self.descends_on_head(lower, adjoint):
+            # A first-order gradient is a constant, features included.
+            return descended_on_head(run, lower, state, attached=adjoint.second_order)
+        return run(
             self.geometry.lower_level(lower, state),
             self.geometry,
             state,
-            steps=self.steps_of(steps),
-            lr=self.lr if lr is None else check_lr(lr),
-            adjoint=adjoint,
             keep=keep,
             phi0=phi0,
             through=[p for p in self.parameters() if p.requires_grad],
             first=first,
-            inside_vmap=inside_vmap,
             renew=renew if adjoint.last else None,
         )
+
+    def descends_on_head(self, lower: LowerLevel, adjoint: Adjoint) -> bool:
+        """Return whether gradient descent moves a linear head and nothing else, of many inputs."""
+        x, head = lower.batch.x, getattr(self.model, "head", None)
+        plain = type(self.geometry) is GradientDescent and self.prior is None
+        known = self.is_ours and adjoint.knows_body and self.settings.autocast is None
+        if not (plain and known and type(head) is nn.Linear and head.weight.dim() == 2):
+            return False
+        whole = set(self.adapts) == {f"head.{name}" for name, _ in head.named_parameters()}
+        return whole and x.dim() == 2 and FEWER * len(x) <= x.shape[1] == head.in_features
 
     def fits_any_outputs(self, steps: int | None = None) -> bool:
         """Return whether tasks may ask for another number of outputs than the model has.

@@ -72,8 +72,7 @@ def descend(
             return lower({**given, **phi}, phi0)
 
         loss, grad = _loss_and_gradient(level, phi, phi0, adjoint, inside_vmap)
-        lengths = [torch.linalg.vector_norm(g.detach()) for g in grad.values()]
-        norm = torch.linalg.vector_norm(torch.stack(lengths))
+        norm = geometry.gradient_norm(state, grad)
         after = geometry.step(state, grad, lr=lr, loss=loss, k=k)
         return after, {**given, **phi}, loss.detach(), norm
 

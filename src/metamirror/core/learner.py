@@ -1,12 +1,12 @@
 """A learner: the inner level of a method, and the objective that the outer level minimises."""
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from metamirror.core.adapted import Adapted
 from metamirror.core.adjoints import Detached
 from metamirror.core.checks import are_labels, check_batch, check_every_class, check_tasks
 from metamirror.core.copied_model import CopiedModel
@@ -16,11 +16,11 @@ from metamirror.core.grad_mode import check_ordinary, differentiable
 from metamirror.core.inner_level import InnerLevel
 from metamirror.core.inner_loop import Path
 from metamirror.core.lower_level import LowerLevel
-from metamirror.core.normalisation import Statistics
 from metamirror.core.objectives import Objective, QueryLoss
 from metamirror.core.outer_gradient import TaskLosses, TaskWorkers, sum_of_gradients
 from metamirror.core.priors import Prior
 from metamirror.core.settings import Settings
+from metamirror.core.stacks import chunks_of, flattened, over_stack
 from metamirror.core.start import Start
 from metamirror.core.tasks import (
     Batch,
@@ -28,56 +28,9 @@ from metamirror.core.tasks import (
     Task,
     Tasks,
     as_batch,
-    precise,
     split_tasks,
-    stack_tasks,
 )
-from metamirror.core.trees import Tree, mapped
-
-
-class Adapted:
-    """A model adapted to one task: call it on new inputs.
-
-    Attributes:
-        params: the adapted parameters, phi^(K).
-        path: support losses and gradient norms on the way there.
-        statistics: what normalisation uses; None if the batch's own.
-        labels: whether it tells classes apart, so that its outputs are logits.
-        members: the parameters with which the model runs; predictions of several are averaged.
-    """
-
-    def __init__(
-        self, inner: InnerLevel, path: Path, statistics: Statistics | None, *, labels: bool
-    ):
-        self.params, self.path, self.statistics = path.phi, path, statistics
-        self.labels = labels
-        self.members = inner.geometry.members(path.phi)
-        self._inner = inner
-        # Copies: the learner's own go on learning.
-        self._fixed = {name: p.clone() for name, p in inner.fixed().items()}
-
-    def __call__(self, x: Tree) -> Any:
-        with torch.no_grad():
-            members = ({**self._fixed, **member} for member in self.members)
-            outputs = [self._inner.predict(phi, x, self.statistics) for phi in members]
-            return averaged(outputs, self.labels)
-
-
-def averaged(outputs: Sequence[Tree], labels: bool) -> Tree:
-    """Return the mean of several predictions: of probabilities, as their logarithms, for labels.
-
-    >>> logits = [torch.tensor([0.0, 0.0]), torch.tensor([0.0, 100.0])]
-    >>> averaged(logits, labels=True).exp()
-    tensor([0.2500, 0.7500])
-    """
-    if len(outputs) == 1:
-        return outputs[0]
-    if not (labels and isinstance(outputs[0], Tensor)):
-        return mapped(lambda *parts: torch.stack(parts).mean(0), *outputs)
-    stacked = torch.stack(list(outputs))
-    # Exponentials round by an example's place in the batch: in double precision nobody sees it.
-    wide = precise(stacked).log_softmax(-1).logsumexp(0) - math.log(len(outputs))
-    return wide.to(stacked.dtype)
+from metamirror.core.trees import mapped
 
 
 class Learner(InnerLevel):
@@ -137,7 +90,7 @@ class Learner(InnerLevel):
         with differentiable():
             lower, state = self._begun(support, seed, steps)
             path = self.descend(lower, state, adjoint=Detached(), keep=keep, steps=steps, lr=lr)
-            return self._adapted(path, lower.batch)
+            return self.adapted(path, lower.batch)
 
     def adaptations(
         self,
@@ -155,20 +108,40 @@ class Learner(InnerLevel):
         >>> len(list(learner.adaptations(support, steps=3)))
         4
         """
-        count = self.steps_of(steps)
-        with differentiable(), torch.no_grad():
+        with differentiable():
             lower, state = self._begun(support, seed, steps)
+        yield from self.walk(lower, state, steps=self.steps_of(steps), lr=lr)
+
+    def walk(
+        self,
+        lower: LowerLevel,
+        state: State,
+        *,
+        steps: int,
+        lr: float | None = None,
+        inside_vmap: bool = False,
+    ) -> Iterator[Adapted]:
+        """Yield the model after 0, 1, ..., `steps` steps from a state."""
+        with differentiable(), torch.no_grad():
             phi0 = self.geometry.primal(state)
-        for k in range(count + 1):
+        for k in range(steps + 1):
             with differentiable():
                 path = self.descend(
-                    lower, state, adjoint=Detached(), steps=min(k, 1), lr=lr, phi0=phi0, first=k - 1
+                    lower,
+                    state,
+                    adjoint=Detached(),
+                    steps=min(k, 1),
+                    lr=lr,
+                    phi0=phi0,
+                    first=k - 1,
+                    inside_vmap=inside_vmap,
                 )
                 state = path.states[-1]
-                adapted = self._adapted(path, lower.batch)
+                adapted = self.adapted(path, lower.batch)
             yield adapted
 
-    def _adapted(self, path: Path, support: Batch) -> Adapted:
+    def adapted(self, path: Path, support: Batch) -> Adapted:
+        """Return the model at the end of a path."""
         labels = are_labels(support.y)
         with torch.no_grad():
             return Adapted(self, path, self.statistics(path.phi, support), labels=labels)
@@ -190,28 +163,24 @@ class Learner(InnerLevel):
         """
         differentiated = self.training and torch.is_grad_enabled()
         with differentiable():
-            tasks, noise = self._checked(tasks, seeds)
+            tasks, noise = self.checked(tasks, seeds)
             if differentiated:
                 self.copied.watch(self.model)
+            if self.settings.vectorize:
+                return self._together(tasks, noise)
             prepared = self.prepare()
-            if not self.settings.vectorize:
-                pairs = zip(split_tasks(tasks), noise, strict=True)
-                each = [self.task_loss(task, prepared, own) for task, own in pairs]
-                return TaskLosses(*(torch.stack(values) for values in zip(*each, strict=True)))
-            stacked = {name: torch.stack([n[name] for n in noise]) for name in noise[0]}
-            if not isinstance(tasks, Task):
-                try:
-                    tasks = stack_tasks(tasks)
-                except ValueError as error:
-                    raise ValueError(
-                        f"{error}, as torch.func.vmap needs: leave vectorize off"
-                    ) from None
-            outputs = self.asked_outputs(flattened(tasks).support)
+            pairs = zip(split_tasks(tasks), noise, strict=True)
+            each = [self.task_loss(task, prepared, own) for task, own in pairs]
+            return TaskLosses(*(torch.stack(values) for values in zip(*each, strict=True)))
 
-            def one(task: Task, noise: Params) -> TaskLosses:
-                return self.task_loss(task, prepared, noise, inside_vmap=True, outputs=outputs)
+    def _together(self, tasks: Tasks, noise: Sequence[Params]) -> TaskLosses:
+        """Return objective and score of each task, all at once under vmap."""
+        prepared = self.prepare()
 
-            return TaskLosses(*torch.func.vmap(one, randomness="different")(tasks, stacked))
+        def one(task: Task, noise: Params, outputs: int | None) -> TaskLosses:
+            return self.task_loss(task, prepared, noise, inside_vmap=True, outputs=outputs)
+
+        return TaskLosses(*over_stack(self, one, tasks, noise))
 
     def meta_gradient(
         self,
@@ -242,15 +211,29 @@ class Learner(InnerLevel):
         with differentiable(), torch.enable_grad():
             if parameters is None:
                 parameters = [p for p in self.parameters() if p.requires_grad]
+            tasks, noise = self.checked(tasks, seeds)
             if self.settings.vectorize:
-                loss, score = self.task_losses(tasks, seeds=seeds)
-                grads = torch.autograd.grad(loss.mean(), tuple(parameters), materialize_grads=True)
-                losses = TaskLosses(loss.detach(), score)
+                losses, grads = self._chunked(tasks, noise, parameters)
             else:
-                tasks, noise = self._checked(tasks, seeds)
                 losses, total = sum_of_gradients(self, split_tasks(tasks), noise, parameters, pool)
-                grads = tuple(grad / len(noise) for grad in total)
+                grads = [grad / len(noise) for grad in total]
             return losses, [like_layout(g, p) for g, p in zip(grads, parameters, strict=True)]
+
+    def _chunked(
+        self, tasks: Tasks, noise: Sequence[Params], parameters: Sequence[Tensor]
+    ) -> tuple[TaskLosses, list[Tensor]]:
+        """Return what `meta_gradient` does, from as many tasks at once as memory allows."""
+        total: list[Tensor] = []
+        found: list[TaskLosses] = []
+        for chunk in chunks_of(self, tasks):
+            begun = sum(len(losses.loss) for losses in found)
+            count = chunk.support.examples if isinstance(chunk, Task) else len(chunk)
+            loss, score = self._together(chunk, noise[begun : begun + count])
+            mean = loss.sum() / len(noise)
+            grads = torch.autograd.grad(mean, tuple(parameters), materialize_grads=True)
+            total = [a + b for a, b in zip(total, grads, strict=True)] if total else list(grads)
+            found.append(TaskLosses(loss.detach(), score))
+        return TaskLosses(*map(torch.cat, zip(*found, strict=True))), total
 
     def task_loss(
         self,
@@ -290,32 +273,29 @@ class Learner(InnerLevel):
             self.check_derivatives(support.x, once=True)
         return self.lower_level(support), self.begin(support, seed=seed, detached=True)
 
-    def _checked(self, tasks: Tasks, seeds: Sequence[int] | None) -> tuple[Tasks, list[Params]]:
+    def checked(self, tasks: Tasks, seeds: Sequence[int] | None) -> tuple[Tasks, list[Params]]:
         """Refuse tasks that do not fit; return them with each one's noise."""
         tasks = check_tasks(tasks, check_ordinary(next(iter(self.theta().values()))))
-        each = split_tasks(tasks)
-        if seeds is not None and len(seeds) != len(each):
-            raise ValueError(f"{len(seeds)} seeds for {len(each)} tasks; give one per task")
-        # What is stacked is looked at as one, which takes less time.
-        whole = {"": flattened(tasks)} if isinstance(tasks, Task) else {}
-        for where, task in (whole or {f"tasks[{i}].": t for i, t in enumerate(each)}).items():
+        if isinstance(tasks, Task):
+            # What is stacked is looked at as one, which takes less time.
+            count, parts = tasks.support.examples, {"": flattened(tasks)}
+            first: Task = mapped(lambda tensor: tensor[0], tasks)
+        else:
+            count, parts = len(tasks), {f"tasks[{i}].": task for i, task in enumerate(tasks)}
+            first = tasks[0]
+        if seeds is not None and len(seeds) != count:
+            raise ValueError(f"{len(seeds)} seeds for {count} tasks; give one per task")
+        for where, task in parts.items():
             outputs = self.asked_outputs(task.support)
             self.check_outputs(task.support, f"{where}support", outputs)
             self.check_outputs(task.query, f"{where}query", outputs)
         if self.steps:
-            self.check_derivatives(each[0].support.x)
-            self.check_losses(each[0])
+            self.check_derivatives(first.support.x)
+            self.check_losses(first)
         if self.start.any_outputs:
-            for task in each:
-                check_every_class(task.support.y, outputs if whole else None)
-        return tasks, [self.noise(None if seeds is None else seeds[i]) for i in range(len(each))]
-
-
-def flattened(tasks: Task) -> Task:
-    """Return the targets of a stack of tasks as those of one, with the inputs of the first."""
-    firsts = (mapped(lambda tensor: tensor[0], batch.x) for batch in tasks)
-    every = (mapped(lambda tensor: tensor.flatten(0, 1), batch.y) for batch in tasks)
-    return Task(*map(Batch, firsts, every))
+            for task in split_tasks(tasks):
+                check_every_class(task.support.y, outputs if "" in parts else None)
+        return tasks, [self.noise(None if seeds is None else seeds[i]) for i in range(count)]
 
 
 def like_layout(gradient: Tensor, parameter: Tensor) -> Tensor:

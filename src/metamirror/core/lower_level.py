@@ -1,7 +1,7 @@
 """The lower level of one task: what the inner loop minimises."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -26,6 +26,7 @@ class LowerLevel:
         outputs: how many outputs the task asks for, where a start has to know.
         layer_input: (layer, theta) -> what that layer of the model is given for the support set
             at the phi^(0) of theta, where a start has to know.
+        fixed: values of parameters that do not adapt, in place of the model's own.
     """
 
     predict: Callable[[Params, Tensor], Tensor]
@@ -34,6 +35,7 @@ class LowerLevel:
     prior: Prior | None = None
     outputs: int | None = None
     layer_input: Callable[[str, Params], Tensor] | None = None
+    fixed: Params = field(default_factory=dict)
 
     def loss(self, phi: Params) -> Tensor:
         """Return the support loss alone."""

@@ -15,6 +15,7 @@ from metamirror.core.derivatives import Trial, brief, check_derivatives
 from metamirror.core.layer_calls import recorded_calls
 from metamirror.core.model_checks import check_model
 from metamirror.core.normalisation import (
+    BatchNorm,
     Statistics,
     averaging_norms,
     fixed_statistics,
@@ -172,6 +173,8 @@ class Predictor(nn.Module):
         """Return the support set's statistics for normalisation at phi; None if transductive."""
         if self.norm == "transductive":
             return None
+        if not any(isinstance(module, BatchNorm) for module in self.model.modules()):
+            return {}
         with recorded_statistics() as recorded:
             self.predict(phi, support.x)
         return recorded

@@ -21,7 +21,7 @@ TASKS = 25
 EDGE = 0.05
 """The share of images beyond each end of a range: a few odd ones do not widen it."""
 ROOM, SHARE = 0.05, 0.1
-"""By how much a range is widened on both sides: by this, and by this share of its length."""
+"""A range is widened by this on both sides, and by this share of its length."""
 
 Ranges = dict[str, tuple[float, float]]
 """Statistics by name, with the values between which all but a few images lie."""

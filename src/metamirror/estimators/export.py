@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from metamirror._version import __version__
+from metamirror.core.adapted import averaged
 from metamirror.core.files import write_atomically
-from metamirror.core.learner import averaged
 from metamirror.core.normalisation import fixed_statistics
 from metamirror.estimators.backbones.backbone import Backbone, FeatureModule
 from metamirror.estimators.base import FewShotEstimator, fitted_model

@@ -14,7 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from metamirror.core.learner import Adapted, Learner
+from metamirror.core.adapted import Adapted
+from metamirror.core.learner import Learner
 from metamirror.core.losses import loss_for
 from metamirror.core.normalisation import BatchNorm, Statistics
 from metamirror.core.tasks import Batch

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from metamirror._version import __version__
+from metamirror.core.adapted import Adapted
 from metamirror.core.inner_loop import Path as AdaptationPath
-from metamirror.core.learner import Adapted, Learner
+from metamirror.core.learner import Learner
 from metamirror.core.option_spec import convert
 from metamirror.core.tasks import Batch
 from metamirror.estimators.backbones.backbone import Backbone

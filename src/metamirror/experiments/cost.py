@@ -23,6 +23,7 @@ from metamirror.models import Conv4
 from metamirror.models.conv4 import check_sizes
 from metamirror.parallel.allocator import spare_memory_for, tune_allocator
 from metamirror.parallel.task_pool import TaskPool, processes_for
+from metamirror.training.device import choose_device, place
 from metamirror.training.factory import extra_parameters
 from metamirror.training.user_modules import import_modules
 
@@ -118,23 +119,31 @@ def parse_methods(methods: str) -> list[str]:
     return list(dict.fromkeys([BASELINE, *given]))
 
 
-def prepare(method: str, work: Workload, imports: Sequence[str] = ()) -> timing.Work:
+def prepare(
+    method: str, work: Workload, imports: Sequence[str] = (), device: str = "cpu"
+) -> timing.Work:
     """Return one iteration of meta-training: the meta-gradient, and a step of Adam along it."""
     import_modules(imports)
     tune_allocator()
     spare_memory_for(work.shape)
     steps = find_method(method)[0].steps_among_others(work.steps)
     learner = make_learner(method, work.model(), steps=steps, lr=0.01, recompute=work.recompute)
-    tasks = work.stack()
+    learner.to(device)
+    tasks = place(work.stack(), learner)
+    elsewhere = device != "cpu"
+    # As `metamirror train` decides: on a CPU, vmap makes convolutions slower.
+    learner.configure(vectorize=elsewhere and learner.settings.adjoint.vectorizes)
     learned = [p for p in learner.parameters() if p.requires_grad]
     optimizer = torch.optim.Adam(learned, lr=1e-3, fused=True)
-    pool = pool_as_trained(learner, work)
+    pool = None if elsewhere else pool_as_trained(learner, work)
 
     def iterate() -> None:
         _, gradient = learner.meta_gradient(tasks, learned, pool=pool)
         for p, grad in zip(learned, gradient, strict=True):
             p.grad = grad
         optimizer.step()
+        if elsewhere:
+            torch.accelerator.synchronize()
 
     return iterate
 
@@ -151,6 +160,7 @@ def measure_cost(
     *,
     rounds: int = ROUNDS,
     threads: int | None = None,
+    device: str = "cpu",
     imports: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return what `metamirror cost --json` prints.
@@ -162,6 +172,7 @@ def measure_cost(
         methods: with their options, MAML first.
         rounds: how often each method takes turns with MAML.
         threads: threads of torch; by default as many as torch takes here.
+        device: cpu, cuda, cuda:N or mps; memory is then the process's and the device's together.
         imports: modules that register methods of the user's own.
     """
     work.check()
@@ -169,11 +180,14 @@ def measure_cost(
         raise ValueError(f"rounds is {rounds}; an interval needs at least 3 pairs")
     count = torch.get_num_threads() if threads is None else threads
     check_sizes(threads=count)
+    where = str(choose_device(device))
     with torch.device("meta"):
         model = work.model()
     # Before any process starts, so that a wrong name is said at once.
     extra = {method: extra_parameters(method, model, steps=work.steps) for method in methods}
-    programs = [timing.Program(m, partial(prepare, m, work, imports), count) for m in methods]
+    programs = [
+        timing.Program(m, partial(prepare, m, work, imports, where), count) for m in methods
+    ]
 
     def row(worker: timing.Worker, against: timing.Ratio) -> dict[str, Any]:
         return {
@@ -206,5 +220,9 @@ def measure_cost(
         if not rows:
             measure([maml])
         rows.insert(0, row(maml, timing.Ratio(1.0, (1.0, 1.0))))
-    described = {**asdict(work), "shape": "x".join(map(str, work.shape)), **timing.machine(count)}
+    described = {
+        **asdict(work),
+        "shape": "x".join(map(str, work.shape)),
+        **timing.machine(count, where),
+    }
     return {**described, "model": "conv4", "rounds": rounds, "rows": rows}

@@ -8,9 +8,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from metamirror.core.adapted import Adapted
 from metamirror.core.attention import plain_attention
 from metamirror.core.geometry import Geometry
-from metamirror.core.learner import Adapted, Learner
+from metamirror.core.learner import Learner
 from metamirror.core.mirror_map import Identity, MirrorMap, inner
 from metamirror.core.tasks import Batch, Params
 from metamirror.data import TaskStream

@@ -9,6 +9,7 @@ import contextlib
 import math
 import multiprocessing
 import os
+import platform
 import re
 import signal
 import sys
@@ -150,7 +151,24 @@ def open_workers(programs: Iterable[Program]) -> Iterator[list[Worker]]:
 
 
 def peak_mb() -> float:
-    """Return the most memory that this process and its children have each held, in megabytes."""
+    """Return the most memory that this process and its children have held, in megabytes.
+
+    That of a GPU is added.
+    """
+    return host_mb() + device_mb()
+
+
+def device_mb() -> float:
+    """Return the most memory that this process has held of a GPU; of Apple's, what it holds."""
+    if torch.cuda.is_initialized():
+        return torch.cuda.max_memory_reserved() / (1 << 20)
+    if torch.backends.mps.is_available():
+        return torch.mps.driver_allocated_memory() / (1 << 20)
+    return 0.0
+
+
+def host_mb() -> float:
+    """Return the sum of the peaks of this process and its children, in megabytes."""
     # Not getrusage, whose peak a new process inherits from the one that started it.
     peaks = [re.findall(r"VmHWM:\s*(\d+)", _proc(pid, "status")) for pid in ("self", *_children())]
     if peaks[0]:
@@ -229,6 +247,8 @@ def ratio(times: Sequence[float], others: Sequence[float], seed: int = 0) -> Rat
     return Ratio(float(np.median(ratios)), (float(low), float(high)))
 
 
-def machine(threads: int) -> dict[str, Any]:
+def machine(threads: int, device: str = "cpu") -> dict[str, Any]:
     """Return what a measurement depends on beside the program."""
-    return {"torch": torch.__version__, "threads": threads, "cores": os.cpu_count()}
+    found = {"torch": torch.__version__, "threads": threads, "cores": os.cpu_count()}
+    name = torch.cuda.get_device_name(device) if device.startswith("cuda") else platform.machine()
+    return {**found, "device": device, "device_name": name}

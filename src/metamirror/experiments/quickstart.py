@@ -37,7 +37,7 @@ BASE = RunConfig(
     log_every=10,
     checkpoint_every=10_000,
 )
-SHOWN = [key for key, method in METHODS.items() if method.group != "relative" or key == "gradnet"]
+SHOWN = [key for key, m in METHODS.items() if m.group in ("paper", "control") or key == "gradnet"]
 """The paper's table, the mirror map of this library, and the control."""
 FIRST_ROUND = 3
 SHARE_TO_BEGIN, SHARE_OF_THE_REST = 0.5, 0.6

@@ -44,6 +44,10 @@ def mode_product(x: Tensor, matrix: Tensor, mode: int) -> Tensor:
     >>> mode_product(torch.ones(1, 2, 3), torch.ones(1, 4, 3), 2).shape
     torch.Size([1, 2, 4])
     """
+    if len(matrix) == 1 and (mode == x.dim() - 1 or matrix.numel() > x.numel()):
+        # As rows times one matrix: under vmap it is shared by all tasks, and never copied.
+        rows = x.movedim(mode, -1) @ matrix[0].mT
+        return rows.movedim(-1, mode)
     moved = x.movedim(mode, 1)
     product = matrix @ moved.flatten(2) if moved.dim() > 2 else matrix @ moved.unsqueeze(2)
     return product.reshape(product.shape[:2] + moved.shape[2:]).movedim(1, mode)

@@ -43,4 +43,5 @@ METHOD = Method(
     paper="Oh, Yoo, Kim, Yun 2021",
     build=build,
     options=Options,
+    group="relative",
 )

@@ -15,4 +15,5 @@ METHOD = Method(
     paper="Finn, Abbeel, Levine 2017",
     build=build,
     defaults={"adjoint": "first"},
+    group="relative",
 )

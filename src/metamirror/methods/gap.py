@@ -118,4 +118,5 @@ METHOD = Method(
     paper="Kang, Hwang, Eo, Kim, Rhee 2023",
     build=build,
     options=Options,
+    group="relative",
 )

@@ -73,4 +73,5 @@ METHOD = Method(
     paper="this library",
     build=build,
     options=Options,
+    group="relative",
 )

@@ -222,4 +222,5 @@ METHOD = Method(
     build=build,
     options=Options,
     defaults={"adjoint": "implicit"},
+    group="relative",
 )

@@ -46,4 +46,5 @@ METHOD = Method(
     build=build,
     options=Options,
     defaults={"adjoint": "implicit"},
+    group="relative",
 )

@@ -178,4 +178,5 @@ METHOD = Method(
     # On Omniglot down to 1e-5; the released configuration for miniImageNet keeps the rate.
     recipe={"schedule": "cosine"},
     anneals=True,
+    group="relative",
 )

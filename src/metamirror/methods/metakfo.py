@@ -20,7 +20,14 @@ from metamirror.core.geometry import Geometry, moved
 from metamirror.core.mirror_map import MirrorMap
 from metamirror.core.settings import Settings
 from metamirror.core.tasks import Params
-from metamirror.linalg.kronecker import Shape, ShapeGroups, fold, kronecker_product, module_list
+from metamirror.linalg.kronecker import (
+    Shape,
+    ShapeGroups,
+    fold,
+    kronecker_product,
+    module_list,
+    transposed,
+)
 from metamirror.methods.named_parameters import learned, modes_of
 from metamirror.methods.registry import Method, Parts
 from metamirror.mirror_maps.quadratic import KroneckerMetric, Linear
@@ -51,6 +58,10 @@ def matrix_modes(shape: Shape) -> Shape:
     return fold(shape) if len(shape) >= 3 else (1, *shape, *[1] * (2 - len(shape)))
 
 
+USES = 20
+"""How often a factor is applied in an outer step, at the least: four tasks of five steps."""
+
+
 class KroneckerTransform(nn.Module):
     """Gradients to directions: one network per tensor, several tensors of a shape at once."""
 
@@ -67,11 +78,28 @@ class KroneckerTransform(nn.Module):
         )
         self.stacks = module_list(_hidden_layers(*stack, hidden) for stack in stacks)
 
-    def forward(self, grad: Params) -> Params:
+    def chains(self) -> list[list[list[Tensor]]]:
+        """Return the linear form of each group: factors to apply one after the other."""
+        if not self.psd:
+            return [[list(linear)] for linear in self.linear]
+        found = []
+        for shape, linear in zip(self.groups.members, self.linear, strict=True):
+            # L'L is worth its product where L has fewer rows to be applied to, all in all.
+            rows = USES * math.prod(shape)
+            whole = all(f.shape[-1] ** 2 <= rows for f in linear)
+            factors = list(linear)
+            found.append([[f.mT @ f for f in factors]] if whole else [factors, transposed(factors)])
+        return found
+
+    def forward(self, grad: Params, chains: list[list[list[Tensor]]] | None = None) -> Params:
+        """Return the direction; `chains` are those of `chains()`, where they are at hand."""
         outputs = []
-        for g, linear, stack in zip(self.groups.stack(grad), self.linear, self.stacks, strict=True):
-            factors = [f.mT @ f for f in linear] if self.psd else list(linear)
-            output, hidden = kronecker_product(g, factors, first_mode=2), g
+        for g, chain, stack in zip(
+            self.groups.stack(grad), chains or self.chains(), self.stacks, strict=True
+        ):
+            output = hidden = g
+            for factors in chain:
+                output = kronecker_product(output, factors, first_mode=2)
             for depth, layer in enumerate(stack):
                 hidden = hidden if depth == 0 else hidden.relu()
                 hidden = kronecker_product(hidden, list(layer), first_mode=2)
@@ -99,9 +127,13 @@ def _hidden_layers(count: int, n: int, m: int, hidden: int) -> Any:
 
 
 class TransformState(NamedTuple):
-    """The parameters, those of the transform, and the gradient of the step before."""
+    """The parameters, and either what was prepared or, where it adapts, the transform's own.
+
+    `xi` are its parameters and `previous` the gradient of the step before.
+    """
 
     z: Params
+    prepared: Any
     xi: Params
     previous: Params | None
 
@@ -114,8 +146,14 @@ class TransformGeometry(Geometry[TransformState]):
         self.transform = transform
         self.adapt_transform = adapt_transform
 
+    def prepare(self, theta: Params | None) -> Any:
+        return None if self.adapt_transform else self.transform.chains()
+
     def begin(self, theta: Params, prepared: Any, noise: Params) -> TransformState:
-        return TransformState(theta, dict(self.transform.named_parameters()), None)
+        xi: Params = {}
+        if self.adapt_transform:
+            xi |= self.transform.named_parameters()
+        return TransformState(theta, prepared, xi, None)
 
     def primal(self, state: TransformState) -> Params:
         return state.z
@@ -123,9 +161,10 @@ class TransformGeometry(Geometry[TransformState]):
     def step(
         self, state: TransformState, grad: Params, *, lr: float, loss: Tensor, k: int
     ) -> TransformState:
-        xi = self._adapt(state, grad, lr) if self.adapt_transform else state.xi
-        z = moved(state.z, self._transform(xi, grad), lr)
-        return TransformState(z, xi, grad if self.adapt_transform else None)
+        if not self.adapt_transform:
+            return state._replace(z=moved(state.z, self.transform(grad, state.prepared), lr))
+        xi = self._adapt(state, grad, lr)
+        return TransformState(moved(state.z, self._transform(xi, grad), lr), None, xi, grad)
 
     def _adapt(self, state: TransformState, grad: Params, lr: float) -> Params:
         r"""Take one descent step of the transform's own parameters $\xi$ on the support loss.

@@ -142,4 +142,5 @@ METHOD = Method(
     recipe={"clip_norm": 0.25},
     # The authors take gradient and loss of the learner as constants.
     defaults={"adjoint": "first"},
+    group="relative",
 )

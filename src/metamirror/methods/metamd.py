@@ -82,4 +82,5 @@ METHOD = Method(
     paper="Gao, Gouk, Lee, Hospedales 2022",
     build=build,
     options=Options,
+    group="relative",
 )

@@ -16,4 +16,5 @@ METHOD = Method(
     paper="Lee, Maji, Ravichandran, Soatto 2019",
     build=build,
     defaults={"start": "svm", "steps": 0},
+    group="relative",
 )

@@ -14,4 +14,5 @@ METHOD = Method(
     paper="Triantafillou et al. 2020",
     build=build,
     defaults={"start": "prototypes"},
+    group="relative",
 )

@@ -16,4 +16,5 @@ METHOD = Method(
     paper="Snell, Swersky, Zemel 2017",
     build=build,
     defaults={"start": "prototypes", "steps": 0},
+    group="relative",
 )

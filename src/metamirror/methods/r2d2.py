@@ -15,4 +15,5 @@ METHOD = Method(
     paper="Bertinetto, Henriques, Torr, Vedaldi 2019",
     build=build,
     defaults={"start": "ridge", "steps": 0},
+    group="relative",
 )

@@ -13,11 +13,12 @@ from metamirror.core.priors import Prior
 from metamirror.core.settings import Settings
 from metamirror.core.start import Start
 
-Group = Literal["paper", "relative", "control"]
+Group = Literal["paper", "relative", "own", "control"]
 
 GROUPS: Mapping[Group, str] = {
     "paper": "In the paper",
     "relative": "Relatives",
+    "own": "Your own",
     "control": "Controls",
 }
 """The groups of methods with their titles, in the order in which tables list them."""
@@ -54,7 +55,7 @@ class Method:
         defaults: settings, or a prior, that the method starts from where the user gives none.
             `train` has a `norm` of its own, and gives that.
         group: "paper" for the rows of the paper's Table 1, "control" for what every method must
-            beat, "relative" for all others.
+            beat, "relative" for the library's others, "own" for those of users.
         anneals: whether it follows `learner.progress`, so that a run's length decides its course.
     """
 
@@ -68,7 +69,7 @@ class Method:
     published: Mapping[int, str] = field(default_factory=dict)
     recipe: Mapping[str, Any] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    group: Group = "relative"
+    group: Group = "own"
     anneals: bool = False
 
     def own_settings(self, steps: int | None, lr: float | None) -> tuple[int, float]:

@@ -125,4 +125,5 @@ METHOD = Method(
     paper="Nichol, Achiam, Schulman 2018",
     build=build,
     options=Options,
+    group="relative",
 )

@@ -261,4 +261,5 @@ METHOD = Method(
     paper="Mishra, Rohaninejad, Chen, Abbeel 2018",
     build=build,
     options=Options,
+    group="relative",
 )

@@ -96,8 +96,11 @@ class Warp(Inserted):
         return warped.relu() if self.activation else warped
 
 
-def insert_warps(model: nn.Module, options: Options) -> None:
-    """Add the warp layers to the model, at its own warp points or where the user says."""
+def insert_warps(model: nn.Module, options: Options) -> list[str]:
+    """Add the warp layers to the model, at its own warp points or where the user says.
+
+    Returns the names of the modules that they are behind.
+    """
     points = options.warp_after
     if points is None:
         points = getattr(model, "warp_points", None)
@@ -106,13 +109,14 @@ def insert_warps(model: nn.Module, options: Options) -> None:
             f"{type(model).__name__} does not say where warp layers go: pass "
             f"warp_after=[module names], or set model.warp_points"
         )
-    named = [*points, *([head_of(model)] if options.head else [])]
+    named = list(dict.fromkeys([*points, *([head_of(model)] if options.head else [])]))
     found = {name: output_of(model, name) for name in named}
     channels = points if isinstance(points, Mapping) else {}
     like = next(model.parameters())
     for name in named:
         warp = Warp(channels.get(name, found[name][0]), found[name][1], options)
         attach(warp.to(device=like.device, dtype=like.dtype), model.get_submodule(name), name)
+    return named
 
 
 def attach(warp: Warp, module: nn.Module, name: str) -> None:
@@ -213,9 +217,11 @@ def build(model: nn.Module, options: Options, settings: Settings) -> Parts:
     if options.kernel not in (1, 3):
         raise ValueError(f"warpgrad:kernel is {options.kernel}; choose 1 or 3")
     adapts = [name for name, p in model.named_parameters() if p.requires_grad]
-    insert_warps(model, options)
+    # Before there are warps, which may be linear layers too.
+    head = head_of(model) if any(isinstance(m, nn.Linear) for m in model.modules()) else None
+    warped = insert_warps(model, options)
     objective = TrajectoryLoss(options) if options.objective == "trajectory" else None
-    return Parts(model, WarpGeometry(options.head), objective, adapts=adapts)
+    return Parts(model, WarpGeometry(head in warped), objective, adapts=adapts)
 
 
 METHOD = Method(

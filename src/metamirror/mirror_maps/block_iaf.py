@@ -31,9 +31,9 @@ from metamirror.linalg.kronecker import (
     halved,
     module_list,
 )
+from metamirror.linalg.one_operation import one_operation
 from metamirror.linalg.parametrisation import LOG_RANGE, SPEED
 from metamirror.mirror_maps.kernels.block_iaf import FlowPass
-from metamirror.mirror_maps.kernels.one_operation import one_operation
 from metamirror.mirror_maps.partition import Blocks, Partition
 
 Scale = Literal["wide", "bounded", "logistic", "exponential"]

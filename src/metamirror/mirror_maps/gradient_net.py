@@ -33,6 +33,7 @@ from metamirror.linalg.kronecker import (
     transposed,
 )
 from metamirror.linalg.kronecker_layers import merged_factors
+from metamirror.linalg.one_operation import one_operation
 from metamirror.linalg.parametrisation import SPEED
 from metamirror.linalg.spectral_norm import (
     UnitFactors,
@@ -42,7 +43,6 @@ from metamirror.linalg.spectral_norm import (
 from metamirror.mirror_maps.base import ContractionMap, log_cosh, spread
 from metamirror.mirror_maps.bounded_metric import Metric, Scaling
 from metamirror.mirror_maps.kernels.gradient_net import NetPass, logistic_form
-from metamirror.mirror_maps.kernels.one_operation import one_operation
 
 
 class Ridge(NamedTuple):

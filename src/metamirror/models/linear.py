@@ -4,7 +4,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from metamirror.linalg.one_operation import one_operation
 from metamirror.models.conv4 import check_sizes
+from metamirror.models.kernels.row_direction import RowDirection
 
 UNIT = 32
 """Numbers of a row for each unit of its squared length."""
@@ -43,6 +45,7 @@ class Linear(nn.Module):
             nn.init.zeros_(self.up.weight)
             nn.init.zeros_(self.up.bias)
         self.head = nn.Linear(inputs, outputs)
+        self.warp_points = ["head"]  # the one layer that a task adapts
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.flatten(1)
@@ -50,10 +53,16 @@ class Linear(nn.Module):
             raise ValueError(
                 f"an example has {x.shape[1]} values; this model takes {self.inputs} inputs"
             )
-        x = (x.to(self.head.weight.dtype) - self.centre) * self.weights
-        if self.down is not None and self.up is not None:
-            x = x + self.up(self.down(x).relu())
-        if self.normalise:
-            x = self.length * F.normalize(x)
+        x = x.to(self.head.weight.dtype)
+        trained = torch.is_grad_enabled() and not torch.compiler.is_compiling()
+        if trained and self.normalise and self.down is None:
+            rows = RowDirection(self.length, constant=not x.requires_grad)
+            (x,) = one_operation(rows, [x], {"centre": self.centre, "weights": self.weights})
+        else:
+            x = (x - self.centre) * self.weights
+            if self.down is not None and self.up is not None:
+                x = x + self.up(self.down(x).relu())
+            if self.normalise:
+                x = self.length * F.normalize(x)
         output: Tensor = self.head(x)
         return output

@@ -5,8 +5,6 @@ import os
 import platform
 from collections.abc import Sequence
 
-import torch
-
 # Numbers of options of mallopt, from glibc's malloc.h.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
 
@@ -62,6 +60,8 @@ def memory_ran_out(error: RuntimeError) -> bool:
     >>> memory_ran_out(RuntimeError("DefaultCPUAllocator: can't allocate memory: ..."))
     True
     """
+    import torch  # not above: help needs this module, and no torch
+
     words = ("can't allocate memory", "not enough memory", "overflow", "out of memory")
     return isinstance(error, torch.OutOfMemoryError) or any(w in str(error) for w in words)
 

@@ -23,6 +23,7 @@ def cost_table(found: dict[str, Any]) -> Screen:
     screen.title = (
         f"conv4-{found['width']} on {found['shape']}, {found['ways']}-way "
         f"{found['shots']}-shot, {found['steps']} steps, {found['tasks']} tasks, "
-        f"{found['threads']} threads, {found['rounds']} rounds"
+        f"{found['threads']} threads, {found['rounds']} rounds, torch {found['torch']} on "
+        f"{found['device']} ({found['device_name']})"
     )
     return screen

@@ -105,7 +105,7 @@ def _group(found: dict[str, Any]) -> Group:
     if "control" in (found.get("group"), found.get("kind")):
         return "control"
     key = str(found.get("method")).partition(":")[0]
-    known: Group = METHODS[key].group if key in METHODS else "relative"
+    known: Group = METHODS[key].group if key in METHODS else "own"
     return next((group for group in GROUPS if group == found.get("group")), known)
 
 
@@ -126,7 +126,8 @@ def lay_out(protocol: str, rows: Sequence[Row]) -> Layout:
     by_shots: dict[str, Callable[[Row], Cell]] = {measure.heading: _result}
     if any(row.published for row in rows):
         by_shots["in the paper"] = lambda row: Cell(row.published or MISSING)
-    by_shots["less MAML, paired"] = _paired
+    better = "" if measure.higher else " (below 0 is better)"
+    by_shots[f"less MAML, paired{better}"] = _paired
     columns |= {f"{prefixes[n]}{title}": "number" for n in shots for title in by_shots}
     columns["extra parameters"] = "number"
     columns |= {f"{prefixes[n]}time / MAML": "number" for n in shots}

@@ -108,7 +108,7 @@ def check_start(spec: str, model: nn.Module, tasks: Task, starts_as: str = "maml
     require(
         error <= 1e-12,
         f"{spec} does not start as {starts_as}: after 4 steps the paths differ by {error:.3g}. "
-        f"Choose initial values that do nothing, or say starts_as=None",
+        f"Choose initial values that do nothing, or call check_method(..., starts_as=None)",
     )
 
 

@@ -46,6 +46,8 @@ def loss_of_guessing(stream: TaskStream) -> float:
 class DivergedError(ValueError):
     """A run that came to its end with a loss far above that of guessing."""
 
+    exit_code = 1
+
 
 def explosion(config: RunConfig, state: TrainingState, guessing: float) -> str | None:
     """Return what is wrong, and what to do, where the last meta-loss is finite but absurd."""

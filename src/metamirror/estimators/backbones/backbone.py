@@ -41,6 +41,7 @@ class Backbone:
         mean: of each channel, or of all.
         std: of each channel, or of all.
         channels: 3 for colour, 1 for grey.
+        flip: give the mean over an image and its mirror image, which takes twice as long.
         name: what it is called in messages and files.
         fingerprint: a checksum of what it computes. Features are kept on disk under it; by default
             a module has that of its parameters, and a function has none, and keeps none.
@@ -58,6 +59,7 @@ class Backbone:
     mean: Sequence[float] | float = IMAGENET_MEAN
     std: Sequence[float] | float = IMAGENET_STD
     channels: int = 3
+    flip: bool = False
     name: str = "a network"
     fingerprint: str | None = None
     kept: bool = True
@@ -68,6 +70,8 @@ class Backbone:
                 raise ValueError(f"{name} is {value!r}; give a whole number from 1")
         if not isinstance(self.crop, int | float) or not 0 < self.crop <= 1:
             raise ValueError(f"crop is {self.crop!r}; a share above 0 and at most 1")
+        if not isinstance(self.flip, bool):
+            raise ValueError(f"flip is {self.flip!r}; give True or False")
         for name in ("mean", "std"):
             values = self._by_channel(getattr(self, name), name)
             if not all(map(math.isfinite, values)) or (name == "std" and min(values) <= 0):
@@ -116,12 +120,17 @@ class Backbone:
             network = fingerprint_of(self.network)
         if network is None:
             return None
-        own = (network, self.size, self.crop, self.mean, self.std, self.channels)
+        own: tuple[Any, ...] = (network, self.size, self.crop, self.mean, self.std, self.channels)
+        if self.flip:
+            own += ("flip",)
         return hashlib.sha256(repr(own).encode()).hexdigest()[:32]
 
     @torch.no_grad()
     def features(self, images: Tensor) -> Tensor:
         """Return (images, d) of images that have its size, as floats from 0 to 1."""
+        return both_sides(self._of_one_side, images) if self.flip else self._of_one_side(images)
+
+    def _of_one_side(self, images: Tensor) -> Tensor:
         mean, std = (torch.tensor(v).view(1, -1, 1, 1) for v in (self.mean, self.std))
         try:
             with evaluating(self.network) as device:
@@ -146,6 +155,11 @@ class Backbone:
         return output
 
 
+def both_sides(features: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
+    """Return the mean of the features of images and of their mirror images."""
+    return (features(images) + features(images.flip(-1))) / 2
+
+
 def pooled(output: Tensor) -> Tensor:
     """Return the mean of feature maps over all places; rows stay as they are."""
     return output.flatten(2).mean(2) if output.dim() > 2 else output
@@ -161,11 +175,15 @@ class FeatureModule(nn.Module):
         super().__init__()
         assert isinstance(backbone.network, nn.Module)
         self.network = copy.deepcopy(backbone.network).cpu().eval().requires_grad_(False)
+        self.flip = backbone.flip
         for name in ("mean", "std"):
             values = torch.tensor(getattr(backbone, name))
             self.register_buffer(name, values.view(1, -1, 1, 1))
 
     def forward(self, images: Tensor) -> Tensor:
+        return both_sides(self._of_one_side, images) if self.flip else self._of_one_side(images)
+
+    def _of_one_side(self, images: Tensor) -> Tensor:
         return pooled(self.network((images - self.mean) / self.std))
 
 

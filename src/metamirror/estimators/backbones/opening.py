@@ -21,7 +21,7 @@ from metamirror.estimators.inputs.images import Reader, image_shape
 from metamirror.estimators.starts import shipped_names
 
 FILES: dict[str, Callable[[Path], Backbone]] = {".onnx": onnx, ".pt2": exported}
-OPTIONS = ("size", "crop", "mean", "std")
+OPTIONS: dict[str, type] = {"size": int, "crop": float, "mean": float, "std": float, "flip": bool}
 KINDS = (
     "FILE.onnx, FILE.pt2, timm:NAME, a run folder, a shipped start, package.module:callable, a "
     "module, or a function"
@@ -80,9 +80,8 @@ def _options(name: str) -> tuple[str, dict[str, Any]]:
     found: dict[str, Any] = {}
     for option, word in words.items():
         if option not in OPTIONS:
-            raise refused(f"the backbone {key}", option, OPTIONS)
-        kind: type = int if option == "size" else float
-        values = tuple(convert(option, value, kind) for value in word.split("/"))
+            raise refused(f"the backbone {key}", option, list(OPTIONS))
+        values = tuple(convert(option, value, OPTIONS[option]) for value in word.split("/"))
         found[option] = values if len(values) > 1 else values[0]
     return drive + key, found
 

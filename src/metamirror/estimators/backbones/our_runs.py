@@ -6,6 +6,7 @@ it normalises by the statistics of images of the train classes, which are kept b
 
 import copy
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -44,9 +45,12 @@ def of_folder(name: str) -> Backbone:
     file = folder / STATISTICS
     if not file.is_file():
         statistics = named_statistics(learner.model, _measured(learner, folder))
-        write_atomically(file, tensor_file.pack(statistics, {}))
-    stored, _ = tensor_file.read(file)
-    return of_learner(learner, statistics_of(learner.model, stored), name)
+        facts = {"flip": "flip" in load_config(folder).augment}
+        write_atomically(file, tensor_file.pack(statistics, facts))
+    stored, facts = tensor_file.read(file)
+    backbone = of_learner(learner, statistics_of(learner.model, stored), name)
+    # What was trained on mirror images knows both sides of an image.
+    return replace(backbone, flip=facts.get("flip") is True)
 
 
 def of_learner(

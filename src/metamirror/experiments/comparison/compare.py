@@ -47,6 +47,10 @@ def compare(
     rows = plan.make_rows(spec, stream)
     if spec.controls and BASELINE not in spec.methods:
         warn(f"{BASELINE} is not among the methods: no differences to it, no features of its start")
+    added = [r.title for r in rows if r.group == "control" and r.method not in spec.methods]
+    if added:
+        named = "; ".join(dict.fromkeys(added))
+        say(f"controls are added ({named}): --no-controls leaves them out")
     if spec.out.exists() and not spec.out.is_dir():
         raise ValueError(f"{spec.out} is a file: choose another folder with --out")
     spec.out.mkdir(parents=True, exist_ok=True)

@@ -18,6 +18,7 @@ import time
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any, TextIO
 
 from metamirror.core.files import read_json
@@ -128,8 +129,7 @@ def main(files: Sequence[str]) -> int:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     record = Record(found={})
     if hasattr(signal, "SIGUSR2"):
-        # How Slurm announces that the time is up.
-        signal.signal(signal.SIGUSR2, lambda number, frame: signal.raise_signal(signal.SIGTERM))
+        signal.signal(signal.SIGUSR2, _hear_that_time_is_up)
     for file in files or map(json.loads, _lines(sys.stdin)):
         job = Job(**read_json(Path(file)))
         job.file("log").parent.mkdir(parents=True, exist_ok=True)
@@ -151,6 +151,13 @@ def main(files: Sequence[str]) -> int:
         write_record(job, record)
         print(job.name, file=answers, flush=True)
     return 0 if record.done else 1
+
+
+def _hear_that_time_is_up(number: int, frame: FrameType | None) -> None:
+    """Save and end, as on SIGTERM."""
+    # Slurm tells it, and so may the process that started it: a second SIGTERM would end it at once.
+    signal.signal(number, signal.SIG_IGN)
+    signal.raise_signal(signal.SIGTERM)
 
 
 def _lines(file: TextIO) -> Iterator[str]:

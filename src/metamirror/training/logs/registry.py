@@ -28,7 +28,12 @@ def read_trackers(words: str) -> tuple[str, ...]:
 
 def open_trackers(words: str, opening: Opening) -> dict[str, Log]:
     """Return the trackers that are asked for, by name."""
-    return {
-        name: importlib.import_module(f"metamirror.training.logs.to_{name}").open_log(opening)
-        for name in read_trackers(words)
-    }
+    found: dict[str, Log] = {}
+    for name in read_trackers(words):
+        try:
+            module = importlib.import_module(f"metamirror.training.logs.to_{name}")
+            found[name] = module.open_log(opening)
+        except Exception as error:  # whatever a tracker raises
+            said = " ".join(str(error).split())
+            raise ValueError(f"the log {name} cannot be opened: {said}") from error
+    return found

@@ -23,11 +23,9 @@ class MlflowLog:
     """Writes metrics, images as artifacts, settings as parameters and versions as tags."""
 
     def __init__(self, opening: Opening):
-        store = os.environ.get("MLFLOW_TRACKING_URI")
-        if store is None:
-            # What keeps runs in a folder, and needs no database.
-            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
-            store = Path("mlruns").absolute().as_uri()
+        # What keeps runs in a folder, and needs no database.
+        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+        store = os.environ.get("MLFLOW_TRACKING_URI", Path("mlruns").absolute().as_uri())
         from mlflow.tracking import MlflowClient
 
         self._client = MlflowClient(store)

@@ -1,5 +1,6 @@
 """Jobs as tasks of a Ray cluster that is already running."""
 
+import math
 import os
 import time
 from collections.abc import Iterator
@@ -41,6 +42,8 @@ class RayLauncher(Launcher):
         super().__init__()
         if options.cpus < 1 or options.jobs < 1:
             raise ValueError(f"cpus is {options.cpus}, jobs {options.jobs}; at least 1 each")
+        if not 0 <= options.gpus < math.inf:
+            raise ValueError(f"gpus is {options.gpus}; at least 0")
         self._ray = import_extra("ray", "ray")
         self.options, self.room = options, options.jobs
         try:

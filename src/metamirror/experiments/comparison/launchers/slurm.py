@@ -1,6 +1,8 @@
 """Jobs under Slurm, sent by submitit."""
 
 import os
+import re
+import signal
 import subprocess
 import sys
 import time
@@ -12,7 +14,7 @@ from metamirror.core.extras import import_extra
 from metamirror.core.files import write_atomically
 from metamirror.experiments.comparison import worker
 from metamirror.experiments.comparison.jobs import DESCRIPTIONS, Job
-from metamirror.experiments.comparison.launchers.launcher import SECONDS_TO_SAVE, Launcher
+from metamirror.experiments.comparison.launchers.launcher import Launcher
 from metamirror.experiments.comparison.launchers.worker_process import environment
 
 SECONDS_BETWEEN_LOOKS = 2.0
@@ -46,6 +48,8 @@ class SlurmLauncher(Launcher):
         super().__init__()
         if options.cpus < 1 or options.jobs < 1:
             raise ValueError(f"cpus is {options.cpus}, jobs {options.jobs}; at least 1 each")
+        if options.gpus is not None and options.gpus < 0:
+            raise ValueError(f"gpus is {options.gpus}; at least 0")
         self._submitit = import_extra("submitit", "slurm")
         if self._submitit.SlurmExecutor.affinity() < 0:
             raise ValueError("srun is not found: run this where Slurm's commands are")
@@ -151,13 +155,10 @@ def run_job(description: str, folder: str, threads: int) -> int:
     """Run a job on its node, in a process of its own; the worker's exit code is returned."""
     command = [sys.executable, "-m", worker.__name__, description]
     with subprocess.Popen(command, cwd=folder, env=environment(threads)) as process:
-        try:
-            return process.wait()
-        except BaseException:
-            # The time is up: submitit has raised an error where this function stood.
-            process.terminate()
-            process.wait(SECONDS_TO_SAVE)
-            raise
+        # Ninety seconds are left. submitit would have Slurm requeue the job, which kills it before
+        # it has saved. Instead the worker saves and ends, and the launcher sends the job again.
+        signal.signal(signal.SIGUSR2, lambda number, frame: process.send_signal(number))
+        return process.wait()
 
 
 def minutes(time: str) -> int:
@@ -166,14 +167,17 @@ def minutes(time: str) -> int:
     >>> minutes("08:00:00"), minutes("1-00:30:00"), minutes("90")
     (480, 1470, 90)
     """
-    days, dash, rest = time.rpartition("-")
-    try:
-        parts = [int(part) for part in rest.split(":")]
-        if dash:
-            parts += [0] * (3 - len(parts))
-        elif len(parts) == 1:
-            return parts[0]
-        hours, mins, seconds = ([0] * (3 - len(parts)) + parts)[-3:]
-        return 1440 * int(days or 0) + 60 * hours + mins + -(-seconds // 60)
-    except ValueError:
-        raise ValueError(f"time is {time!r}; give minutes, HH:MM:SS or D-HH:MM:SS") from None
+    found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", time)
+    if found is None:
+        raise ValueError(f"time is {time!r}; give minutes, HH:MM:SS or D-HH:MM:SS")
+    days, *rest = found.groups()
+    parts = [int(part) for part in rest if part is not None]
+    if days is not None:
+        parts += [0] * (3 - len(parts))
+    elif len(parts) == 1:
+        parts = [0, *parts, 0]
+    hours, mins, seconds = ([0] * (3 - len(parts)) + parts)[-3:]
+    total = 1440 * int(days or 0) + 60 * hours + mins + -(-seconds // 60)
+    if total < 1:
+        raise ValueError(f"time is {time!r}; give at least a minute")
+    return total

@@ -27,8 +27,8 @@ class Pass(Protocol):
 
     def backward_pass(
         self, grads: list[Tensor], prepared: Tree, trace: Any
-    ) -> tuple[list[Tensor], Tree]:
-        """Return the gradients in z and in what was prepared."""
+    ) -> tuple[Sequence[Tensor | None], Tree]:
+        """Return the gradients in z, None where none is needed, and in what was prepared."""
 
 
 class _OnePass(torch.autograd.Function):
@@ -96,10 +96,13 @@ class _Call:
         phi, trace = self.g.forward_pass(z, self._prepared(tensors))
         return [p.reshape(t.shape) for p, t in zip(phi, tensors, strict=False)], trace
 
-    def backward(self, grads: Sequence[Tensor], tensors: Sequence[Tensor]) -> Iterator[Tensor]:
+    def backward(
+        self, grads: Sequence[Tensor], tensors: Sequence[Tensor]
+    ) -> Iterator[Tensor | None]:
         flat = [grad.reshape(self.points, -1) for grad in grads]
         to_z, to_prepared = self.g.backward_pass(flat, self._prepared(tensors), self.trace)
-        yield from (found.reshape(t.shape) for found, t in zip(to_z, tensors, strict=False))
+        for found, t in zip(to_z, tensors, strict=False):
+            yield None if found is None else found.reshape(t.shape)
         yield from tensors_in(to_prepared)
 
     def _prepared(self, tensors: Sequence[Tensor]) -> Tree:
