@@ -60,7 +60,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	touch $@
 
 # What docs/measured.md shows of sinusoids: fixed seeds, so that the same machine gives the same numbers.
-SINUSOID := maml metasgd metacurvature mtnet metakfo warpgrad ecml blockiaf gradnet anil fomaml
+SINUSOID := maml metasgd metacurvature mtnet metakfo warpgrad ecml blockiaf gradnet anil fomaml boil gap reptile mamlpp r2d2
 
 sinusoid: $(addprefix results/sinusoid/,$(addsuffix .json,$(SINUSOID)))
 
@@ -112,7 +112,7 @@ src/metamirror/starts/photos/start.json: | $(INSTALLED)
 results/sampler.json: benchmarks/sampler.py | $(INSTALLED)
 	$(BIN)/python benchmarks/sampler.py --out $@
 
-# What docs/speed.md shows. To be run on a machine that does nothing else; a campaign that was
+# What docs/speed.md and docs/growth.md show. To be run on a machine that does nothing else; a campaign that was
 # interrupted keeps the cases it has, and `python benchmarks/peers.py --help` measures single ones.
 $(PEERS): $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[bench]"
@@ -128,7 +128,7 @@ results/cost-omniglot-1shot.json: | $(INSTALLED)
 	mv $@.tmp $@
 
 results/cost-mini-imagenet-5shot.json: | $(INSTALLED)
-	$(BIN)/metamirror cost --shape mini-imagenet --shots 5 --threads 2 --json > $@.tmp
+	$(BIN)/metamirror cost --shape mini-imagenet --shots 5 --threads 2 --methods maml,blockiaf,gradnet --json > $@.tmp
 	mv $@.tmp $@
 
 results/growth.json: benchmarks/growth.py | $(INSTALLED)

@@ -77,7 +77,7 @@ def accuracy(name: str) -> dict[str, object]:
 
 
 def table(results: Path) -> str:
-    """The table of docs/speed.md."""
+    """The table of docs/growth.md."""
     file = results / "bf16.json"
     if not file.exists():
         return "Not measured yet."

@@ -18,13 +18,25 @@ from speed_table import NOTHING, markdown
 UNKNOWN = "–"
 
 
-def registry(results: Path) -> str:
+def _registry() -> list[dict[str, Any]]:
     """What `metamirror methods` says."""
     said = StringIO()
     with redirect_stdout(said):
         main(["methods", "--json"])
+    found: list[dict[str, Any]] = json.loads(said.getvalue())
+    return found
+
+
+def reported(results: Path) -> str:
+    """What the methods' own papers report."""
+    rows = [(f"`{row['method']}`", row["reported"]) for row in _registry() if row["reported"]]
+    return markdown(("method", "1-shot / 5-shot, network"), rows, words=2)
+
+
+def registry(results: Path) -> str:
+    """The methods by group."""
     rows: list[tuple[str, ...]] = []
-    for group, methods in groupby(json.loads(said.getvalue()), key=lambda r: r["group"]):
+    for group, methods in groupby(_registry(), key=lambda r: r["group"]):
         rows.append((f"*{GROUPS[group]}*", "", "", "", ""))
         rows += (
             (

@@ -37,13 +37,17 @@ Tables = Mapping[str, Callable[[Path], str]]
 
 PAGES: Mapping[str, Tables] = {
     "README.md": {"found: python benchmarks/study.py run": findings.bullets},
-    "docs/choosing.md": {"methods": method_table.registry},
+    "docs/choosing.md": {
+        "methods": method_table.registry,
+        "reported": method_table.reported,
+    },
     "docs/measured.md": {
         "results/quickstart: metamirror quickstart": method_table.quickstart,
         "results/sinusoid: make sinusoid": method_table.sinusoid,
     },
     "docs/studies/pilots.md": {"pilots": pilots_table.table},
     "docs/speed.md": speed_table.TABLES,
+    "docs/growth.md": speed_table.GROWTH_TABLES,
     "docs/numerics.md": {"results/float32.json": float32.table},
     "docs/reliability.md": faults_table.TABLES,
     "docs/cluster.md": {

@@ -1,4 +1,4 @@
-"""The tables of docs/speed.md, from the files in results/; `pages.py` puts them there."""
+"""The tables of docs/speed.md and docs/growth.md, from results/; `pages.py` puts them there."""
 
 from __future__ import annotations
 
@@ -144,11 +144,5 @@ def growth(results: Path) -> str:
     )
 
 
-TABLES = {
-    "peers": peers,
-    "every peer": every_peer,
-    "cost": cost,
-    "growth": growth,
-    "startup": startup.table,
-    "bf16": bf16.table,
-}
+TABLES = {"peers": peers, "every peer": every_peer, "cost": cost}
+GROWTH_TABLES = {"growth": growth, "startup": startup.table, "bf16": bf16.table}

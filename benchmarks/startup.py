@@ -56,7 +56,7 @@ def measure(rounds: int) -> dict[str, object]:
 
 
 def table(results: Path) -> str:
-    """The table of docs/speed.md."""
+    """The table of docs/growth.md."""
     file = results / "startup.json"
     if not file.exists():
         return "Not measured yet."

@@ -5,8 +5,9 @@
     python benchmarks/study.py keep [NAME ..]           # copies what belongs under results/
 
 Runs go to runs/study/NAME. Kept are tables, the search, every run's configuration and learning
-curve, and the accuracy on every test task; not the weights. Of some the paper's convergence figure
-is drawn as well, which docs/studies/ shows.
+curve, and the accuracy on every test task; not the weights. What is kept is not trained again: more
+seeds or methods add runs to it. Of some the paper's convergence figure is drawn as well, which
+docs/studies/ shows.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import csv
 import io
+import math
 import os
 import shlex
 import shutil
@@ -24,13 +26,16 @@ from pathlib import Path
 
 from metamirror.core.files import file_name, read_json, write_atomically, write_json
 from metamirror.data.path_spec import find_path
-from metamirror.training.task_results import read_tasks
+from metamirror.experiments.comparison.jobs import Job, Record, write_record
+from metamirror.training.task_results import TaskResult, read_tasks, summary, write_tasks
 from studies import STUDIES
 
 ROOT = Path(__file__).parents[1]
 RUNS, RESULTS = ROOT / "runs" / "study", ROOT / "results" / "study"
 DOCS = ROOT / "docs" / "studies"
 ELAPSED = "elapsed.json"
+OF_A_RUN = ("config.json", "metrics.jsonl", "timing.jsonl", "versions.json")
+CURVES = ("convergence.csv", "convergence.json")
 
 
 def figure(name: str) -> str:
@@ -51,13 +56,39 @@ def commands(name: str) -> list[str]:
 
 def run(name: str) -> None:
     fresh, began = not (RUNS / name).exists(), time.monotonic()
-    for command in commands(name):
+    if fresh and (RESULTS / name).exists():
+        fresh = False
+        restore(name)
+    compare, *curves = commands(name)
+    drawn = (RUNS / name / "convergence" / "convergence.json").exists()
+    for command in [compare, *([] if drawn else curves)]:
         words = [sys.executable, "-m", *shlex.split(command)]
         subprocess.run(words, cwd=ROOT, check=True)
     if fresh:
         # What goes on after a stop says nothing about the whole.
         minutes = (time.monotonic() - began) / 60
         write_json(RUNS / name / ELAPSED, {"minutes": round(minutes, 1), "cores": os.cpu_count()})
+
+
+def restore(name: str, runs: Path = RUNS, results: Path = RESULTS, docs: Path = DOCS) -> None:
+    """Put what was kept of a comparison back into its folder: its runs count as done."""
+    kept, out = results / name, runs / name
+    with (kept / "test-tasks.csv").open(newline="") as file:
+        tasks = list(csv.DictReader(file))
+    for cell in sorted((kept / "cells").iterdir()):
+        shutil.copytree(cell, out / "cells" / cell.name)
+        found = [TaskResult(losses=(math.nan,), scores=(float(task[cell.name]),)) for task in tasks]
+        config, folder = read_json(cell / "config.json"), f"cells/{cell.name}"
+        job = Job(cell.name, "run", folder, config, tasks=len(tasks), out=str(out))
+        file = Path("records", f"{cell.name}.tasks.jsonl")
+        record = Record({**summary(found), "loss": None}, str(file))
+        write_record(job, record)
+        write_tasks(out / file, found)
+    if (kept / CURVES[0]).exists():
+        (out / "convergence").mkdir()
+        for file in CURVES:
+            shutil.copy(kept / file, out / "convergence" / file)
+        shutil.copy(docs / figure(name), out / "convergence" / "convergence.svg")
 
 
 def keep(name: str, runs: Path = RUNS, results: Path = RESULTS, docs: Path = DOCS) -> None:
@@ -73,12 +104,13 @@ def keep(name: str, runs: Path = RUNS, results: Path = RESULTS, docs: Path = DOC
     runs_of = {Path(seed["run"]).name for row in rows for seed in row["seeds"] if seed["run"]}
     for cell in (source / "cells" / name for name in sorted(runs_of)):
         (kept / "cells" / cell.name).mkdir(parents=True)
-        for file in ("config.json", "metrics.jsonl", "versions.json"):
-            shutil.copy(cell / file, kept / "cells" / cell.name / file)
+        for file in OF_A_RUN:
+            if (cell / file).exists():
+                shutil.copy(cell / file, kept / "cells" / cell.name / file)
     write_atomically(kept / "test-tasks.csv", task_by_task(source).encode())
     leave_out_folders(kept)
     if STUDIES[name].curves:
-        for file in ("convergence.csv", "convergence.json"):
+        for file in CURVES:
             shutil.copy(source / "convergence" / file, kept / file)
         shutil.copy(source / "convergence" / "convergence.svg", docs / figure(name))
 

@@ -23,6 +23,8 @@ WORDS = {
     "outer rate": "outer learning rate",
     "channel(s)": "channels",
     "1 inner steps": "1 inner step",
+    "1 channels": "1 channel",
+    "less MAML": "minus MAML",
 }
 """What lines of older files are called today."""
 
@@ -39,11 +41,11 @@ def page(name: str, results: Path) -> str:
     table = [line for line in (folder / "table.md").read_text().splitlines() if line[:1] == "|"]
     parts = [
         f"# {study.title}",
-        "See here what this comparison found, by which protocol, and how to run it.",
+        f"See here how {len(found['rows'])} rows compare, by which protocol and command.",
         study.found,
         _elapsed(folder),
         OLDER if study.earlier else "",
-        "\n".join(table),
+        "\n".join([_in_words_of_today(table[0]), *table[1:]]),
         "\n".join(_notes(found["rows"])),
     ]
     if study.curves:
@@ -80,7 +82,7 @@ def _notes(rows: list[dict[str, Any]]) -> list[str]:
     notes = [
         f"- Seeds: {usual} for each row" + (f", but {others}." if others else "."),
         f"- ± and [ ] are 95 % intervals over {over}. Bold: the best, and all within its interval.",
-        "- *Less MAML* is the difference on the same test tasks and seeds.",
+        "- *Minus MAML* is the difference on the same test tasks and seeds.",
         "- *Time* was taken while other work ran; [Speed](../speed.md) has measured times.",
     ]
     if any(row.get("published") for row in rows):
@@ -88,9 +90,14 @@ def _notes(rows: list[dict[str, Any]]) -> list[str]:
     return notes
 
 
-def _protocol(line: str) -> list[str]:
+def _in_words_of_today(line: str) -> str:
     for old, new in WORDS.items():
         line = line.replace(old, new)
+    return line
+
+
+def _protocol(line: str) -> list[str]:
+    line = _in_words_of_today(line)
     line = re.sub(r"(\w+(?::\w+=\w+)+)", r"`\1`", line)  # options of methods
     items = [item for item in line.rstrip(".").split("; ") if not item.startswith("seeds:")]
     return [f"- {item[0].upper()}{item[1:]}" for item in items]
@@ -104,7 +111,7 @@ def _command(name: str) -> str:
         for command in commands(name)
     )
     if STUDIES[name].earlier:  # options of then, which the command line no longer takes
-        return f"```text\n{lines}\n```\n\nThis version makes other runs of it."
+        return f"```text\n{lines}\n```\n\nThis version gives other figures."
     return f"    python benchmarks/study.py run {name}\n\nwhich runs\n\n" + textwrap.indent(
         lines, "    "
     )

@@ -53,6 +53,10 @@ def ship(run: Path, target: Path, backbone: Path | None = None) -> None:
         open_backbone(backbone)
         copy_learner(backbone, target / BACKBONE, backbone.name)
         shutil.copy(backbone / STATISTICS, target / BACKBONE)
+    elif load_config(run).data == "glyphs":
+        # So that its body can be a backbone, too.
+        open_backbone(run)
+        shutil.copy(run / STATISTICS, target)
     if (norm := mm.load(run).norm) != "inductive":
         raise SystemExit(f"{run} was trained with {norm} normalisation: use inductive")
     copy_learner(run, target, target.name)

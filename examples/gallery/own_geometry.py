@@ -127,7 +127,7 @@ class MirrorState(NamedTuple):
 #
 # The start is not learned here: each outer step draws another, so that the map has to serve them
 # all. The objective is the mean loss over the path. The same loop learns the preconditioner.
-# Both multiply a step size. To be fair to gradient descent it is the one that serves it best.
+# Both multiply a step size. It is the one that serves gradient descent best, to be fair to it.
 
 
 # %% [not listed]

@@ -1,9 +1,10 @@
 # %% [markdown]
 # # Five classes of photographs from four examples each
 #
-# `photos` is a start that ships with the package: a small network trained on photographs, with a
-# head that is computed from your examples. This script fits it, asks whether something simpler
-# would do, and keeps the model. No training: some ten seconds on one core.
+# Here you make a classifier from four photographs of each class, ask whether something simpler
+# would do, and keep the model. It uses `photos`, a start that ships with the package: a small
+# network trained on photographs, with a head that is computed from your examples. There is no
+# training: some ten seconds on one core.
 #
 # The package has no photographs. So this script paints landscapes, which the network has never
 # seen. Put the path of your own folder in their place: one sub-folder for each class.

@@ -10,6 +10,8 @@ import metamirror as mm
 from metamirror.core import priors
 from metamirror.testing.methods import check_learner_gradient, learned
 from metamirror.testing.networks import smooth_mlp
+from metamirror.training.config import RunConfig
+from metamirror.training.factory import build_learner
 from tests.comparing import ByHand, assert_same_params, one
 from tests.networks import point_tasks, shaken
 
@@ -106,3 +108,16 @@ BAD_PRIORS = {
 def test_a_bad_prior_is_named(spec: str):
     with pytest.raises(ValueError, match=BAD_PRIORS[spec]):
         prior_learner(spec)
+
+
+def test_a_prior_may_follow_a_method_and_goes_before_that_of_the_run():
+    spec = "gradnet:adjoint=implicit:prior=isotropic:2:cg=3"
+    learner = mm.make_learner(spec, smooth_mlp())
+    assert isinstance(learner.prior, priors.Isotropic)
+    assert (learner.prior.lam, learner.settings.adjoint.cg) == (2, 3)
+    config = RunConfig("metasgd:prior=diagonal:0.5", data="sinusoid", prior="isotropic:1")
+    assert build_learner(config, mm.tasks("sinusoid")).prior.spec == "diagonal:0.5"
+    with pytest.raises(ValueError, match="write isotropic:WEIGHT"):
+        mm.make_learner("maml:prior=isotropic:adjoint=first", smooth_mlp())
+    with pytest.raises(ValueError, match="given twice"):
+        mm.make_learner("maml:prior=isotropic:1", smooth_mlp(), prior="isotropic:1")

@@ -10,6 +10,7 @@ COLUMNS = 120
 
 NOT_PROSE = re.compile(
     r"<!--.*?-->"
+    r"|\A---\n.*?^---$"  # settings of a page
     r"|^(`{3,}).*?^\1$"  # fenced code
     r"|^\$\$.*?\$\$$"  # formulas
     r"|^:::.*\n(?: {4}.*\n)*",  # entries of the reference

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 from statistics import mean
@@ -12,7 +13,9 @@ from tests.docs import prose
 
 ROOT = Path(__file__).parents[2]
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
-PAGES = [ROOT / "README.md", *DOCS]
+OTHERS = [ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY")]
+PAGES = [*OTHERS, *DOCS]
+MODULES = sorted((ROOT / "src").rglob("*.py"))
 REFERENCE = ROOT / "docs" / "api.md"
 INSTEAD = {
     r"pictures?": "image, figure",
@@ -54,6 +57,19 @@ def long_paragraphs(page: str) -> list[str]:
     return [part[:60] for part in prose.paragraphs(page) if prose.lines(part) > 6]
 
 
+def strings(source: str) -> str:
+    """Messages and docstrings of a module; a string without a blank is a name."""
+    found = [n.value for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Constant)]
+    return "\n\n".join(text for text in found if isinstance(text, str) and " " in text.strip())
+
+
+def test_messages_and_docstrings_have_the_words_of_the_glossary():
+    found = {file.name: avoided(strings(file.read_text())) for file in MODULES}
+    assert len(found) > 100
+    assert {name: words for name, words in found.items() if words} == {}
+    assert avoided(strings('"""A docstring."""\nraise ValueError(f"a picture of {x}")')) != []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_page_has_short_paragraphs_and_the_words_of_the_glossary(page):
     text = page.read_text()
@@ -89,6 +105,7 @@ def test_prose_that_breaks_a_rule_is_found():
     )
     assert long_paragraphs(f"# A page\n\n{sentence * 5}\n") == [(sentence * 2)[:60]]
     assert long_paragraphs("# A page\n\n" + f"- {sentence}\n" * 9) == []
+    assert prose.paragraphs("---\nsearch: {}\n---\n# A page\n\nOne.\n") == ["One."]
     assert avoided("# A picture\n\n`picture` and\na Picture.\n") == [
         "'Picture': write image, figure"
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,18 @@ def test_adapting_says_what_it_did(folder: Path, tmp_path: Path, capsys):
     assert "notes.txt" in printed.err
     loaded = mm.FewShotClassifier.load(tmp_path / "m")
     assert (loaded.start, loaded.invert, loaded.early_stopping) == ("glyphs-maml", True, True)
+
+
+def test_one_image_of_a_class_is_why_nothing_is_held_out(folder: Path, tmp_path: Path, capsys):
+    support, name = tmp_path / "support", sorted(NAMES)[0]
+    shutil.copytree(folder / "support", support)
+    for image in sorted((support / name).iterdir())[1:]:
+        image.unlink()
+    words = ["adapt", "glyphs-maml", "--support", str(support), "--invert"]
+    assert main([*words, "--out", str(tmp_path / "m")]) == 0
+    assert f"no held-out accuracy, and probabilities are not calibrated: {name} has one image" in (
+        capsys.readouterr().out
+    )
 
 
 def test_white_paper_is_mentioned_and_not_guessed(tmp_path: Path, capsys):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import hashlib
 import os
+import pickle
 import shutil
 import warnings
 import zipfile
@@ -21,6 +24,7 @@ from metamirror.cli.main import main
 from metamirror.estimators.backbones.feature_cache import FeatureCache
 from metamirror.estimators.backbones.opening import open_backbone
 from metamirror.estimators.export import export
+from metamirror.estimators.starts import shipped_names
 from tests.refusals import assert_command_refused, assert_refused
 
 
@@ -255,6 +259,40 @@ def test_a_damaged_cache_costs_time_alone(body: Body, capsys):
     expected = backbone.read(pictures(2))
     FeatureCache(backbone.facts).path.write_bytes(b"no database" * 1000)
     assert torch.equal(backbone.read(pictures(2)), expected)
+    assert "not kept" not in capsys.readouterr().err
+    assert len(FeatureCache(backbone.facts)._read(keys_of(backbone, pictures(2)))) == 2
+
+
+def keys_of(backbone: mm.Backbone, images: np.ndarray) -> list[bytes]:
+    """Under what a cache keeps the features of images."""
+    return [hashlib.sha256(i.numpy().tobytes()).digest() for i in backbone.images.read(images)]
+
+
+def test_a_change_that_torch_does_not_count_is_seen(body: Body):
+    before = open_backbone(body).read(pictures(2))
+    body.layers[0].weight.data.mul_(-1)
+    assert not torch.allclose(open_backbone(body).read(pictures(2)), before)
+
+
+@pytest.mark.parametrize("start", [n for n in shipped_names() if n.startswith("glyphs-")])
+def test_a_start_for_letters_can_be_a_backbone(start: str):
+    rows = open_backbone(start).read(pictures(3))
+    assert rows.shape[0] == 3
+    assert torch.equal(open_backbone(start).read(pictures(3)[:1]), rows[:1])
+
+
+def test_an_onnx_backbone_is_pickled_by_its_file(onnx_body: Path, tmp_path: Path):
+    path = tmp_path / "body.onnx"
+    shutil.copy(onnx_body, path)
+    images = pictures()
+    clf = mm.FewShotClassifier(backbone=str(path)).fit(images, LABELS)
+    content = pickle.dumps(clf)
+    again = pickle.loads(content)
+    assert np.array_equal(again.predict_proba(images), clf.predict_proba(images))
+    assert np.array_equal(copy.deepcopy(clf).predict_proba(images), clf.predict_proba(images))
+    path.unlink()
+    with pytest.raises(FileNotFoundError):
+        pickle.loads(content)
 
 
 # The estimator

@@ -53,6 +53,12 @@ def test_a_few_right_ones_are_no_proof_and_wrong_ones_stay_within_bounds():
     assert likeliest_temperature(logits, torch.tensor([1, 0])) == pytest.approx(HOTTEST)
 
 
+def test_logits_that_hardly_differ_are_calibrated_too():
+    logits = 1e-3 * torch.eye(3).repeat(10, 1)
+    t = likeliest_temperature(logits, torch.arange(3).repeat(10))
+    assert float((logits / t).softmax(1).max()) == pytest.approx(31 / 32)
+
+
 def test_every_part_leaves_every_class_to_the_others():
     y = torch.tensor([0, 0, 0, 1, 1, 2, 2, 2, 2, 1])
     part = folds(y, 3)

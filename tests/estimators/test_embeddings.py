@@ -49,6 +49,15 @@ def test_logits_are_those_of_ridge_regression_on_rows_of_length_one():
     np.testing.assert_allclose(clf.predict_proba(new), logits.softmax(1), atol=1e-5)
 
 
+@pytest.mark.parametrize("scale", [2.0**-110, 2.0**-40, 2.0**40, 2.0**110])
+def test_the_scale_of_rows_changes_nothing(scale: float):
+    x, y = embeddings(4, 3)
+    new, _ = embeddings(4, 2, seed=2)
+    usual = mm.FewShotClassifier().fit(x, y).predict_proba(new)
+    found = mm.FewShotClassifier().fit(scale * x, y).predict_proba(scale * new)
+    np.testing.assert_array_equal(found, usual)
+
+
 def test_unequal_examples_and_a_class_that_comes_later():
     x, y = embeddings(3, 4)
     clf = mm.FewShotClassifier().fit(x[:9], y[:9])  # 4, 4 and 1

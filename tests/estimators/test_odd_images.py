@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import struct
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -114,6 +116,26 @@ def test_an_image_is_read_as_it_looks(case: str, tmp_path: Path):
     assert grey[:, -10:].mean() == pytest.approx(luminance[1], abs=8)
 
 
+def deep_png(colour_type: int, values: tuple[int, ...]) -> Saved:
+    """Write 16 bits for each of several channels, which PIL can read and not write."""
+
+    def chunk(name: bytes, content: bytes) -> bytes:
+        check = struct.pack(">I", zlib.crc32(name + content))
+        return struct.pack(">I", len(content)) + name + content + check
+
+    def save(path: Path) -> None:
+        head = struct.pack(">IIBBBBB", SIZE, SIZE, 16, colour_type, 0, 0, 0)
+        line = b"\0" + struct.pack(f">{len(values)}H", *values) * SIZE
+        parts = ((b"IHDR", head), (b"IDAT", zlib.compress(line * SIZE)), (b"IEND", b""))
+        path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*part) for part in parts))
+
+    return save
+
+
+READ["16 bits in colour"] = ("a.png", deep_png(2, (51400, 7710, 5140)), RED, RED)
+READ["16 bits in colour, black"] = ("a.png", deep_png(2, (0, 0, 0)), (0, 0, 0), (0, 0, 0))
+
+
 def cut(kind: str, share: float) -> Saved:
     def save(path: Path) -> None:
         file = io.BytesIO()
@@ -137,6 +159,9 @@ REFUSED: dict[str, tuple[str, Saved, str]] = {
     "huge": ("a.png", huge, "too many pixels"),
     "gif": ("a.gif", lambda p: frames(p), "neither png, jpeg, webp nor bmp"),
     "tiff": ("a.tiff", FLAT.save, "neither png, jpeg, webp nor bmp"),
+    "12 bits in 16, colour": ("a.png", deep_png(2, (4095, 900, 60)), "nearly black.*below 4,096"),
+    "12 bits in 16, alpha": ("a.png", deep_png(6, (4095, 9, 60, 65535)), "nearly black"),
+    "10 bits in 16, grey, alpha": ("a.png", deep_png(4, (1023, 65535)), "nearly black"),
     "12 bits in 16": ("a.png", sixteen_bits(0, 4095), "nearly black.*4,095 of 65,535"),
 }
 

@@ -78,3 +78,14 @@ def test_a_mistake_is_named(case: str):
     y, words = MISTAKES[case]
     with pytest.raises(ValueError, match=words):
         mm.FewShotRegressor(start()).fit(x, y)
+
+
+@pytest.mark.parametrize("offset", [300.0, 1e5])
+def test_without_a_start_targets_may_lie_far_from_zero(offset):
+    rng = np.random.default_rng(0)
+    x, new = rng.normal(size=(20, 8)), rng.normal(size=(5, 8))
+    y = x @ rng.normal(size=8)
+    moved = mm.FewShotRegressor().fit(x, y + offset).predict(new)
+    np.testing.assert_allclose(moved - offset, mm.FewShotRegressor().fit(x, y).predict(new), 0.05)
+    alone = mm.FewShotRegressor().fit(x[:1], [offset]).predict(new)
+    np.testing.assert_allclose(alone, offset, 1e-6)

@@ -36,11 +36,13 @@ class AnyFeatures(nn.Module):
 torch.manual_seed(0)
 OF_FEATURES = mm.FewShotClassifier(mm.make_learner("maml", AnyFeatures(8), lr=0.1))
 OF_VALUES = mm.FewShotRegressor(mm.make_learner("maml", AnyFeatures(1), lr=0.1))
+OF_ROWS, VALUES_OF_ROWS = mm.FewShotClassifier(), mm.FewShotRegressor()
 OF_IMAGES = mm.FewShotClassifier("glyphs-maml")
 
 HASHED = "the start is compared by joblib's hash, and torch's tensors do not hash by their values"
 COLUMN = "labels are one for each example: (n, 1) is refused with the way out, not reshaped"
 OUTPUTS = "the number of outputs is the start's: other numbers are refused with the way out"
+ANY_LABEL = "any number of classes is taken, and a number is a label like any other"
 NO_IMAGES = "its X is a table of arbitrary numbers, and this start takes images"
 
 EXPECTED = {
@@ -49,6 +51,8 @@ EXPECTED = {
         "check_estimators_overwrite_params": HASHED,
         "check_regressor_multioutput": OUTPUTS,
     },
+    OF_ROWS: {"check_classifiers_regression_target": ANY_LABEL, "check_supervised_y_2d": COLUMN},
+    VALUES_OF_ROWS: {},
     OF_IMAGES: dict.fromkeys(
         [
             "check_fit_score_takes_y",

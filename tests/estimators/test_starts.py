@@ -11,6 +11,7 @@ import pytest
 import metamirror as mm
 from metamirror.cli.main import parse
 from metamirror.data.image_ranges import SEEN
+from metamirror.estimators.backbones.our_runs import STATISTICS
 from metamirror.estimators.starts import SHIPPED, open_start, shipped_names
 from metamirror.storage.learner_file import CONFIG, TENSORS
 from metamirror.training.factory import resolved
@@ -26,7 +27,7 @@ def test_which_there_are():
 @names
 def test_a_start_is_small_and_says_how_it_was_made(name: str):
     folder = SHIPPED / name
-    own = {SEEN} if name in GLYPHS else {SEEN, "backbone"} if name == "photos" else set()
+    own = {"photos": {SEEN, "backbone"}, "sinusoid-metasgd": set()}.get(name, {SEEN, STATISTICS})
     assert {p.name for p in folder.iterdir()} == {CONFIG, TENSORS, "start.json", *own}
     assert (folder / TENSORS).stat().st_size < 2_000_000
     about = json.loads((folder / "start.json").read_text())

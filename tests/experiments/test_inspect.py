@@ -76,14 +76,14 @@ def test_verdicts(spec, shaken, valid, proof):
         assert found["step_size_bound_estimate"] is None
 
 
-def test_a_refuted_map_comes_with_its_witness():
+def test_a_refuted_map_comes_with_its_counterexample():
     found = inspect_learner(learner_of("blockiaf", 3.0), stream(), tasks=1)
-    assert found["witness"]["product"] < 0 < found["witness"]["distance"]
+    assert found["counterexample"]["product"] < 0 < found["counterexample"]["distance"]
 
 
 def test_masks_make_a_preconditioner_singular_not_decreasing():
     found = inspect_learner(learner_of("mtnet:mask_logit=0"), stream(), tasks=1)
-    assert found["witness"] is None
+    assert found["counterexample"] is None
     assert found["is_mirror_map"] is None
     assert "slopes near zero" in found["proof"]
     assert "one draw" in found["note"]

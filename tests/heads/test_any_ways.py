@@ -8,12 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch.nn.functional import cross_entropy, linear
 
 import metamirror as mm
 from metamirror.cli.main import main
 from metamirror.estimators.export import AdaptedModule
 from metamirror.playground.models import OWN, adapt, on_offer
 from metamirror.playground.requests import Adapt
+from metamirror.testing import check_mirror_map
 from metamirror.testing.methods import meta_gradient, relative_difference
 from metamirror.testing.networks import smooth_mlp
 from tests.comparing import one
@@ -28,14 +30,19 @@ def tasks(ways: int, shots: int = 2) -> mm.Task:
     return mm.Task(mm.Batch(sx, y), mm.Batch(qx, y))
 
 
+SHAPED = ("metasgd", "metacurvature", "metakfo", "mtnet:masks=false", "blockiaf", "gradnet")
+SHAPED += ("metamd:form=pnorm", "gap")
 ANY = ("protonet", "protomaml", "r2d2", "metaoptnet", "anil:start=svm", "ecml:start=ridge")
+ANY += ("mamlpp:start=prototypes", "metalstm:start=prototypes", "imaml:start=ridge")
+ANY += tuple(f"{spec}:start=prototypes" for spec in SHAPED)
 
 
 @pytest.mark.parametrize("spec", ANY)
 @pytest.mark.parametrize("ways", [2, 7])
 def test_any_number_of_ways_one_by_one_and_under_vmap(spec: str, ways: int):
     grads = []
-    for vectorize in (False, True):
+    for vectorize in (False, not spec.startswith("imaml")):
+        torch.manual_seed(0)
         learner = mm.make_learner(spec, smooth_mlp(), lr=0.1, vectorize=vectorize)
         grads.append(meta_gradient(shaken(learner), tasks(ways)))
     assert relative_difference(*grads) < 1e-10
@@ -43,25 +50,55 @@ def test_any_number_of_ways_one_by_one_and_under_vmap(spec: str, ways: int):
     assert adapted(tasks(ways).query.x[0]).shape == (2 * ways, ways)
 
 
-BOUND = ("metasgd", "metacurvature", "metakfo", "mtnet", "blockiaf", "gradnet")
+@pytest.mark.parametrize("spec", SHAPED)
+def test_a_geometry_moves_the_body_and_plain_steps_a_computed_head(spec: str):
+    """One step from prototypes, with the gradient by torch alone."""
+    torch.manual_seed(0)
+    learner = shaken(mm.make_learner(spec, smooth_mlp(), steps=1, lr=0.1, start="prototypes"))
+    support = one(tasks(4).support)
+    path = learner.adapt(support, seed=0, keep=True).path
+    before = {name: p.clone().requires_grad_() for name, p in path.points[0].items()}
+    x = support.x
+    for i in range(2):
+        x = torch.tanh(linear(x, *(before[f"blocks.{i}.linear.{n}"] for n in ("weight", "bias"))))
+    loss = cross_entropy(linear(x, before["head.weight"], before["head.bias"]), support.y)
+    grads = dict(zip(before, torch.autograd.grad(loss, list(before.values())), strict=True))
+    for name, p in before.items():
+        plain = p.detach() - 0.1 * grads[name]
+        same = torch.allclose(path.phi[name], plain, rtol=1e-12, atol=1e-14)
+        if name.startswith("head."):
+            assert same, name
+        elif name.endswith("weight"):
+            assert not same, f"{name} has no geometry of its own"
 
 
-@pytest.mark.parametrize("method", BOUND)
-def test_a_geometry_of_a_shape_takes_the_models_own_number(method: str):
-    learner = mm.make_learner(method, smooth_mlp(), steps=1, lr=0.1, start="prototypes")
+@pytest.mark.parametrize("spec", SHAPED)
+def test_without_a_step_a_geometry_has_no_part(spec: str):
+    learner = mm.make_learner(spec, smooth_mlp(), steps=0, start="prototypes")
+    if spec.startswith("metamd"):  # which is trained without queries
+        return
+    expected = mm.make_learner("protonet", smooth_mlp()).meta_loss(tasks(4))
+    torch.testing.assert_close(learner.meta_loss(tasks(4)), expected)
+
+
+@pytest.mark.parametrize("spec", ["metasgd:adapts=head", "blockiaf:adapts=head", "ibaml"])
+def test_a_geometry_of_the_heads_shape_takes_the_models_own_number(spec: str):
+    learner = mm.make_learner(spec, smooth_mlp(), steps=1, lr=0.1, start="prototypes")
     learner.meta_loss(tasks(3))
     for ways in (2, 4):
         with pytest.raises(ValueError, match=f"asks for {ways} outputs.*made for the model's 3"):
             learner.meta_loss(tasks(ways))
         with pytest.raises(ValueError, match=f"asks for {ways} outputs"):
             learner.adapt(one(tasks(ways).support))
-    if method == "mtnet":  # its T mixes the outputs of the head also before a step
-        return
-    # Without a step no geometry is needed.
-    assert learner.adapt(one(tasks(4).support), steps=0)(tasks(4).query.x[0]).shape[1] == 4
-    learner.configure(steps=0)
-    expected = mm.make_learner("protonet", smooth_mlp()).meta_loss(tasks(4))
-    torch.testing.assert_close(learner.meta_loss(tasks(4)), expected)
+
+
+@pytest.mark.parametrize("spec", ["gradnet", "metasgd:positive=true"])
+def test_around_a_head_a_mirror_map_stays_one(spec: str):
+    learner = shaken(mm.make_learner(spec, smooth_mlp(), steps=1, start="ridge"))
+    theta = {name: p.detach() for name, p in learner.theta().items()}
+    g = learner.geometry.candidate_mirror_map(theta)
+    check_mirror_map(g, theta)
+    assert torch.equal(g(theta)["head.weight"], theta["head.weight"])
 
 
 def test_a_diagonal_prior_is_of_a_shape_too():

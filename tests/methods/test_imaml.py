@@ -16,7 +16,7 @@ from tests.networks import point_tasks, shaken
 
 
 def test_it_is_maml_with_a_prior_and_the_implicit_adjoint():
-    specs = {"imaml:lam=2": None, "maml:adjoint=implicit:cg=5:damping=1": "isotropic:2"}
+    specs = {"imaml:lam=2": None, "maml:adjoint=implicit:cg=5:damping=21": "isotropic:2"}
     learners = (
         mm.make_learner(spec, smooth_mlp(), steps=4, lr=0.1, prior=prior)
         for spec, prior in specs.items()

@@ -138,7 +138,7 @@ class Reshaped(MirrorMap):
         return {"z": self.g({"z": z["z"].reshape(self.shape)})["z"].reshape(-1)}
 
 
-def test_certify_refutes_the_counterexample_with_a_witness():
+def test_certify_refutes_the_counterexample_with_a_pair_of_points():
     g = counterexample()
     found = certify(g, {"z": torch.tensor([2.0, 0.0], dtype=torch.float64)}, n=1)
     assert found.smallest == pytest.approx(-1.5)
@@ -146,11 +146,11 @@ def test_certify_refutes_the_counterexample_with_a_witness():
     assert found.asymmetry == pytest.approx(4)
     assert not found.monotone
     assert not found.symmetric
-    witness = found.witness
+    pair = found.counterexample
     with torch.no_grad():
-        moved = flat(witness.z) - flat(witness.other)
-        product = float(moved @ (flat(g(witness.z)) - flat(g(witness.other))))
-    assert product == pytest.approx(witness.product)
+        moved = flat(pair.z) - flat(pair.other)
+        product = float(moved @ (flat(g(pair.z)) - flat(g(pair.other))))
+    assert product == pytest.approx(pair.product)
     assert product < 0
 
 

@@ -24,7 +24,7 @@ def test_certify_finds_the_spectrum_of_the_dense_jacobian(name):
     assert found.asymmetry == pytest.approx(skew, rel=0.05, abs=1e-9)
     assert found.symmetric == (skew < 1e-9)
     assert found.monotone == (float(values[0]) > 0)
-    assert (found.witness is None) == found.monotone
+    assert (found.counterexample is None) == found.monotone
 
 
 def test_random_points_lie_around_the_given_ones():
@@ -84,7 +84,7 @@ def test_a_fresh_map_in_single_precision_is_the_identity(method):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("d", "rank"), [(6, 3), (100, 99), (200, 100)])
-def test_a_singular_map_is_never_called_increasing_nor_given_a_witness(d, rank, dtype):
+def test_a_singular_map_is_never_called_increasing_nor_given_a_pair_of_points(d, rank, dtype):
     for seed in range(10):
         random = torch.Generator().manual_seed(seed)
         root = torch.randn(d, rank, generator=random, dtype=torch.float64)
@@ -92,7 +92,7 @@ def test_a_singular_map_is_never_called_increasing_nor_given_a_witness(d, rank, 
         g = Linear(lambda z, matrix=matrix: {"w": matrix @ z["w"]})
         found = certify(g, {"w": torch.zeros(d, dtype=dtype)}, n=1)
         assert found.monotone is None
-        assert found.witness is None
+        assert found.counterexample is None
 
 
 @pytest.mark.parametrize("slope", [-7.8e-16, 0.0, 7.8e-16])
@@ -101,7 +101,7 @@ def test_a_slope_that_is_zero_within_rounding_neither_refutes_nor_proves(slope):
     found = certify(g, {"w": torch.zeros(3, dtype=torch.float64)}, n=1)
     assert found.smallest == pytest.approx(slope, abs=1e-15)
     assert found.monotone is None
-    assert found.witness is None
+    assert found.counterexample is None
 
 
 def test_a_negative_slope_above_rounding_refutes_at_every_scale():
@@ -110,7 +110,7 @@ def test_a_negative_slope_above_rounding_refutes_at_every_scale():
         g = Linear(lambda z, rates=rates: {"w": rates * z["w"]})
         found = certify(g, {"w": torch.zeros(3, dtype=torch.float64)}, n=1)
         assert found.monotone is False
-        assert found.witness is not None
+        assert found.counterexample is not None
 
 
 def test_a_small_slope_is_not_called_zero_for_want_of_digits():

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 import types
+from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
@@ -41,8 +44,27 @@ def is_there(pid: int) -> bool:
     return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
+@pytest.fixture
+def another_thread() -> Iterator[None]:
+    """A thread of Python beside the test's: processes are not forked then."""
+    over = threading.Event()
+    thread = threading.Thread(target=over.wait)
+    thread.start()
+    yield
+    over.set()
+    thread.join()
+
+
 @pytest.mark.parametrize("method", ["maml", "metakfo", "blockiaf", "gradnet", "mtnet", "warpgrad"])
 def test_the_meta_gradient_is_the_same_to_the_bit_and_follows_the_learner(method: str):
+    same_to_the_bit(method)
+
+
+def test_it_is_so_where_other_threads_run_as_well(another_thread):
+    same_to_the_bit("maml")
+
+
+def same_to_the_bit(method: str) -> None:
     tasks, learner = image_tasks(16, count=3), learner_of(method)
     with mm.TaskPool(learner, 2) as pool:
         for _ in range(2):
@@ -168,7 +190,25 @@ def test_a_task_has_as_many_threads_as_without_a_pool():
         torch.set_num_threads(2)
 
 
-def test_a_learner_that_other_processes_cannot_read_is_named(monkeypatch):
+@pytest.mark.skipif(sys.platform != "linux", reason="reads what Linux says of a process")
+def test_processes_share_the_pages_of_torch():
+    script = (
+        "import metamirror as mm\n"
+        "learner = mm.make_learner('maml', mm.models.MLP(1, 1))\n"
+        "tasks = mm.tasks('sinusoid', shots=5, batch=2)[0]\n"
+        "with mm.TaskPool(learner, 2) as pool:\n"
+        "    learner.meta_gradient(tasks, pool=pool)\n"
+        "    print(open(f'/proc/{pool._others[0][0].pid}/smaps_rollup').read())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    sizes = {kind: int(kb) for kind, kb in re.findall(r"(\w+):\s*(\d+) kB", done.stdout)}
+    own = sizes["Private_Clean"] + sizes["Private_Dirty"]
+    # An import of torch alone writes 130 MB.
+    assert own < 80_000
+    assert sizes["Rss"] > 150_000
+
+
+def test_a_learner_that_other_processes_cannot_read_is_named(monkeypatch, another_thread):
     notebook = types.ModuleType("notebook_of_this_process")
     monkeypatch.setitem(sys.modules, notebook.__name__, notebook)
     notebook.Net = type("Net", (mm.models.Conv4,), {"__module__": notebook.__name__})

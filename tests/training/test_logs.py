@@ -178,7 +178,7 @@ class Keeping(Failing):
 
 def test_a_tracker_that_fails_costs_nothing_but_itself(capsys):
     first, other = Keeping(), Keeping()
-    with Logs(first, {"mlflow": Failing(), "csv": other}) as logs:
+    with Logs({"mlflow": Failing(), "csv": other}, first) as logs:
         logs.add(1, {})
         logs.add(2, {})
     assert first.seen == other.seen == [1, 2]

@@ -52,6 +52,19 @@ def files(run: Path) -> dict[str, bytes]:
 # Continuing
 
 
+def test_a_folder_moved_away_between_two_files_is_not_begun_anew(tmp_path: Path, monkeypatch):
+    written = checkpoint.write
+
+    def moved(run: Path, *rest) -> None:
+        written(run, *rest)
+        run.rename(tmp_path / "elsewhere")
+
+    monkeypatch.setattr(checkpoint, "write", moved)
+    with pytest.raises(FileNotFoundError):
+        train(SMALL, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_folder_that_does_not_exist_starts_a_new_run(tmp_path: Path, whole: Path):
     config = str(whole / "config.json")
     assert resumed(tmp_path / "new", "--config", config) == 0
@@ -421,7 +434,7 @@ def test_a_read_only_run_can_be_evaluated(run: Path, capsys, monkeypatch):
 def test_tensorboard_that_is_not_installed_is_named(
     tmp_path: Path, whole: Path, capsys, monkeypatch
 ):
-    monkeypatch.setattr(registry, "find_spec", lambda name: None)
+    monkeypatch.setattr(registry, "is_installed", lambda name: False)
     config = str(whole / "config.json")
     out = tmp_path / "run"
     code = main(["train", "--config", config, "--out", str(out), "--log", "tensorboard"])

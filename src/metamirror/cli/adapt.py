@@ -13,9 +13,7 @@ from metamirror.console import printable, say
 from metamirror.core.files import to_json
 from metamirror.core.import_path import allow_module, split_path
 from metamirror.estimators import model_file
-from metamirror.estimators.backbones.backbone import Backbone
 from metamirror.estimators.backbones.embed import embed as embed_data
-from metamirror.estimators.backbones.function import Function
 from metamirror.estimators.export import Format
 from metamirror.estimators.export import export as export_model
 from metamirror.estimators.familiarity import UnfamiliarExamplesWarning
@@ -112,21 +110,36 @@ def adapt(
     }
     text = (
         f"{len(images)} images of {len(classes)} classes ({printable(', '.join(classes))}): "
-        f"{classifier.n_steps_} steps in {1000 * classifier.adaptation_seconds_:.0f} ms, loss "
-        f"{classifier.losses_[0]:.3f} -> {classifier.losses_[-1]:.3f}\n"
+        f"{_work(classifier)} in {1000 * classifier.adaptation_seconds_:.0f} ms\n"
     )
     if classifier.held_out_accuracy_ is not None:
         text += f"held-out accuracy of these images: {classifier.held_out_accuracy_:.1%}\n"
+    elif classifier.calibrate:
+        few = min(classes, key=labels.count)
+        text += (
+            f"no held-out accuracy, and probabilities are not calibrated: {printable(few)} has one "
+            f"image; two or more of each class are needed\n"
+        )
     if compared is not None:
         from metamirror.estimators.advice_page import write_advice
+        from metamirror.estimators.comparison import OURS
 
         page = out.with_name(f"{out.name}.html")
         write_advice(page, compared, images, notes)
         facts |= {"comparison": compared.as_json(), "page": str(page)}
         doubtful = [str(images[one.index]) for one in compared.doubtful]
         text += f"{compared.in_words(doubtful)}\nwritten: {page}\n"
+        if compared.recommendation != OURS:
+            text += f"{out} holds {OURS}: keep it if you will add examples\n"
     text += f"written: {out}; next: metamirror predict {out} IMAGE"
     print(to_json(facts) if json else text)
+
+
+def _work(classifier: FewShotClassifier) -> str:
+    """Return what an adaptation did, in words."""
+    first, *_, last = (*classifier.losses_, classifier.losses_[-1])
+    loss = f"support loss {first:.3f} -> {last:.3f}"
+    return f"{classifier.n_steps_} steps, {loss}," if classifier.n_steps_ else "head computed"
 
 
 def predict(model: Model, images: Images, backbone: str | None = None, json: Json = False) -> None:
@@ -170,21 +183,22 @@ def export(model: Model, out: Path, format: Format = "onnx", backbone: str | Non
         backbone: the frozen network of the model, where it is not found by itself.
     """
     _check_target(out)
-    estimator = _load(model, backbone)
-    export_model(estimator, out, format)
-    reader = estimator.fitted_.reader
-    if isinstance(reader, Function) or (isinstance(reader, Backbone) and not reader.is_module):
-        say(f"note: {out} takes features of {reader.name}, and no images: run that before it")
+    export_model(_load(model, backbone), out, format)
     print(f"written: {out}, {out.stat().st_size:,} bytes")
 
 
 def playground(
-    run: Annotated[Path | None, Positional] = None, port: int = 7860, host: str = "127.0.0.1"
+    run: Annotated[Path | None, Positional] = None,
+    backbone: str | None = None,
+    port: int = 7860,
+    host: str = "127.0.0.1",
 ) -> None:
     """Serve a page on which to draw signs or show photographs, adapt a start to them, and try it.
 
     Args:
-        run: a run folder to choose from beside the shipped starts.
+        run: a run folder to choose from beside the shipped starts; or a file that metamirror adapt,
+            or save in Python, wrote: the page begins with that model.
+        backbone: the frozen network of the model, where it is not found by itself.
         port: the port of the page; 0 takes a free one.
         host: the address to listen on; by default this machine alone can reach it.
     """
@@ -196,7 +210,8 @@ def playground(
             )
     from metamirror.playground.server import serve
 
-    serve(run, host, port)
+    _allow_typed(backbone)
+    serve(run, host, port, backbone)
 
 
 def _load(path: Path, backbone: str | None = None) -> FewShotClassifier | FewShotRegressor:

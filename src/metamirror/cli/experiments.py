@@ -124,14 +124,20 @@ def compare(
         lr=lr or "",
         search=searched,
     )
+    written: list[str] = []
+
+    def write(out: Path, table: dict[str, Any]) -> None:
+        write_tables(out, table)
+        written[:] = [f"{out / 'table.md'} (.csv, .tex, .json)"]
+
     with open_launcher(launcher) as launching:
-        table = run_comparison(spec, launching, write_tables)
-    write_report(out, data_dir=spec.data_dir)
+        table = run_comparison(spec, launching, write)
+    written.append(str(write_report(out, data_dir=spec.data_dir)))
     if json:
         print(to_json(table))
         return
     show(table, Console())
-    print(f"written: {out / 'table.md'} (.csv, .tex, .json) and {out / 'report.html'}")
+    print(f"written: {' and '.join(written)}")
 
 
 def quickstart(minutes: float = 6.0, seed: int = 0, out: Path = Path("quickstart")) -> None:

@@ -54,6 +54,7 @@ def methods(imports: Imports = (), json: Json = False) -> None:
             "optimizer": method.optimizer,
             "geometry": method.geometry,
             "paper": method.paper,
+            "reported": method.reported,
             "extra_parameters": extra_parameters(key, model),
             "options": [field.name for field in fields(method.options)],
         }
@@ -70,9 +71,12 @@ def methods(imports: Imports = (), json: Json = False) -> None:
         table.add_column(column, overflow="fold")
     table.add_column("extra parameters", justify="right", overflow="fold")
     for group, title in GROUPS.items():
+        members = [row for row in rows if row["group"] == group]
+        if not members:
+            continue
         table.add_section()
         table.add_row(title, style="italic")
-        for row in (row for row in rows if row["group"] == group):
+        for row in members:
             words = (row[name] for name in ("method", "optimizer", "geometry"))
             table.add_row(*words, in_short(row["paper"]), f"{row['extra_parameters']:,}")
     Console().print(table)

@@ -155,14 +155,15 @@ class Implicit(Adjoint):
     derivative needs nothing but that point (`metamirror.core.implicit`), so that memory does not
     grow with K. With q the gradient of the outer level there,
 
-    $$((1 + \mathrm{damping})\, R_{\phi\phi} + H_L)\, w = q$$
+    $$(R_{\phi\phi} + H_L / (1 + \mathrm{damping}))\, w = q$$
 
     is solved by `cg` steps of conjugate gradients, preconditioned by $R_{\phi\phi}$ (which for
     the isotropic prior changes nothing), and w is pulled back to the start, to the prior's own
-    parameters, and to those of the model that do not adapt. `damping=0` is the definition;
-    1 is the default of iMAML's authors, who for $R = \frac\lambda2 |\phi - \phi^{(0)}|^2$ solve
-    $((1 + \mathrm{damping}) I + H_L / \lambda)\, v = q$. (Their code divides $H_L$ by
-    $\lambda + 10$.)
+    parameters, and to those of the model that do not adapt. `damping=0` is the definition,
+    and a large one the gradient q at $\phi^{(K)}$, as at first order. K steps seldom reach a
+    minimum, and where they do not, $H_L$ has negative eigenvalues: undamped, the system is then
+    nearly singular. The default is what iMAML's authors do at $\lambda = 1$: their code solves
+    $(2 I + H_L / (\lambda + 10))\, v = q$, which is v up to a factor with $1 + 21$.
 
     A minimiser does not depend on the geometry, which only decides how it is reached: parameters
     of a geometry have no gradient from it, unless they move the start (a dual start does). With
@@ -183,7 +184,7 @@ class Implicit(Adjoint):
     needs_prior = True
 
     cg: int = 5
-    damping: float = 1.0
+    damping: float = 21.0
     last: int = 0
 
     def __post_init__(self) -> None:

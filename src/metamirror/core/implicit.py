@@ -32,7 +32,7 @@ class Minimiser:
     Attributes:
         lower: loss and prior of the task.
         cg: the number of conjugate-gradient steps.
-        damping: (1 + damping) multiplies the prior's Hessian in the linear system.
+        damping: (1 + damping) divides the loss's Hessian in the linear system.
         replay: takes the last steps again, from a constant state, with a graph that reaches the
             geometry's parameters; None if these are to have no gradient.
         geometry: those parameters.
@@ -67,7 +67,7 @@ class Minimiser:
 
         def product(vector: Vector) -> Vector:
             pair = zip(hessian(of_loss, vector), hessian(of_prior, vector), strict=True)
-            return [h + (1 + self.damping) * r for h, r in pair]
+            return [h / (1 + self.damping) + r for h, r in pair]
 
         # The Hessian of each of our priors is diagonal: this is its diagonal.
         scale = hessian(of_prior, [torch.ones_like(p) for p in x])

@@ -55,7 +55,7 @@ def write_advice(
 
 def accuracy(found: Comparison) -> dict[str, Any]:
     """Return the recommendation, with a table and a chart of the accuracies."""
-    columns = {"classifier": "", "accuracy, %": "number", f"{OURS} less it": "number"}
+    columns = {"classifier": "", "accuracy, %": "number", f"{OURS} minus it": "number"}
     rows = [_cells(row, row.name == found.recommendation) for row in found.rows]
     dots = [
         (row.name, [Dot(row.name, Style(i), *vars(row.accuracy).values())])

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -265,5 +266,7 @@ def row_length(x: Any) -> int | None:
     if isinstance(x, list | tuple) and x and all(isinstance(row, list | tuple) for row in x):
         lengths = {len(row) for row in x if not any(isinstance(v, list | tuple) for v in row)}
         return lengths.pop() if len(lengths) == 1 else None
+    if hasattr(x, "__array__") and not hasattr(x, "shape"):
+        x = np.asarray(x)
     shape: tuple[int, ...] = tuple(getattr(x, "shape", ()))
     return int(shape[1]) if len(shape) == 2 else None

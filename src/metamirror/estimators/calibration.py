@@ -9,7 +9,8 @@ import math
 import torch
 from torch import Tensor
 
-HOTTEST = 20.0  # temperatures lie within this factor of 1
+HOTTEST = 20.0
+COLDEST = 1e-4  # rows that share a large mean give logits that hardly differ
 
 
 def likeliest_temperature(logits: Tensor, labels: Tensor) -> float:
@@ -38,7 +39,7 @@ def likeliest_temperature(logits: Tensor, labels: Tensor) -> float:
         expected = (logits * math.exp(-log_t)).softmax(1)
         return float(((expected - target) * logits).sum(1).mean())
 
-    low, high = -math.log(HOTTEST), math.log(HOTTEST)
+    low, high = math.log(COLDEST), math.log(HOTTEST)
     for _ in range(60):
         middle = (low + high) / 2
         low, high = (low, middle) if slope(middle) < 0 else (middle, high)

@@ -21,7 +21,7 @@ from metamirror.experiments.statistics import Estimate, estimate
 from metamirror.linalg.logistic import logistic_regression
 from metamirror.models import head_of
 
-NEAREST, LOGISTIC, OURS = "nearest class mean", "logistic regression", "this estimator"
+NEAREST, LOGISTIC, OURS = "nearest class mean", "logistic regression", "this model"
 MOST_DOUBTFUL = 8
 MOST_NEEDED = 1000
 """Examples a class beyond which "more" says enough."""
@@ -38,11 +38,11 @@ class Interval:
 
 @dataclass(frozen=True)
 class Row:
-    """A classifier: its accuracy, and that of this estimator less its own on the same examples."""
+    """A classifier: its accuracy, and this model's minus its own on the same examples."""
 
     name: str
     accuracy: Interval
-    ours_less_this: Interval | None  # None for this estimator itself
+    ours_less_this: Interval | None  # None for this model itself
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,8 @@ class Comparison:
         recommendation: the name of the simplest that is not significantly worse than the best.
         reason: why, and how many more examples would settle what is open.
         classes: the labels, in the order of the confusion matrix.
-        confusion: how many examples of a class (row) this estimator takes for which (column).
-        doubtful: examples whose label this estimator finds least likely, the least likely first.
+        confusion: how many examples of a class (row) this model takes for which (column).
+        doubtful: examples whose label this model finds least likely, the least likely first.
         examples: how many there are.
     """
 
@@ -98,7 +98,7 @@ class Comparison:
         ]
         for row in self.rows:
             gap = row.ours_less_this
-            less = "" if gap is None else f"   {OURS} less it {in_points(gap)}"
+            less = "" if gap is None else f"   {OURS} minus it {in_points(gap)}"
             here = row.accuracy
             figure = f"{here.mean:5.1f} % [{here.low:.1f}, {here.high:.1f}]"
             lines.append(f"  {row.name:<19}  {figure:<21}{less}".rstrip())
@@ -106,7 +106,7 @@ class Comparison:
         names = [printable(label) for label in self.classes]
         if pairs := self.confused()[:3]:
             said = ", ".join(f"{names[i]} for {names[j]} ({count})" for i, j, count in pairs)
-            lines.append(f"taken for another by {OURS}: {said}")
+            lines.append(f"{OURS} takes: {said}")
         if self.doubtful:
             some = [
                 f"{printable(name)} ({printable(one.label)} at {one.probability:.0%}, rather "

@@ -1,8 +1,9 @@
 """An adapted model for other programs: ONNX, or torch's own exported program.
 
-What is in the graph: for images their scaling and cropping, exchange of dark and light; the network
-with its adapted parameters and fixed statistics, the outputs of the task's classes alone,
-temperature and softmax. What is not: decoding of files, and the search for ink.
+What is in the graph: for images their scaling and cropping, exchange of dark and light; a frozen
+network, if there is one and it can be (docs/deploy.md); the network with its adapted parameters and
+fixed statistics, the outputs of the task's classes alone, temperature and softmax. What is not:
+decoding of files, and the search for ink.
 """
 
 import copy
@@ -12,6 +13,8 @@ import json
 import logging
 import threading
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -20,10 +23,14 @@ import torch
 from torch import Tensor, nn
 
 from metamirror._version import __version__
+from metamirror.console import say
 from metamirror.core.adapted import averaged
 from metamirror.core.files import write_atomically
 from metamirror.core.normalisation import fixed_statistics
 from metamirror.estimators.backbones.backbone import Backbone, FeatureModule
+from metamirror.estimators.backbones.function import Function
+from metamirror.estimators.backbones.model_files import OnnxNetwork
+from metamirror.estimators.backbones.onnx_merge import MergeError, Pixels, Rows, check, merged
 from metamirror.estimators.base import FewShotEstimator, fitted_model
 from metamirror.estimators.fitting import FittedModel, FixedStatistics, lock_of, named_statistics
 from metamirror.estimators.inputs.images import Images, Reader
@@ -36,14 +43,20 @@ FACTS = "metamirror.json"  # the name of the extra file that an exported program
 BYTES = "bytes in 0..255: images of any size, red, green and blue last"
 BATCH = {0: torch.export.Dim("batch", min=1)}
 ANY_SIZE = {1: torch.export.Dim("height", min=1), 2: torch.export.Dim("width", min=1)}
+RAW = torch.zeros(2, 40, 50, 3, dtype=torch.uint8)
 
 _one_at_a_time = threading.Lock()  # exporters change what belongs to the whole process
 
 
 class AdaptedModule(nn.Module):
-    """An adapted model as one module without state: examples in, probabilities or values out."""
+    """An adapted model as one module without state: examples in, probabilities or values out.
 
-    def __init__(self, fitted: FittedModel):
+    Args:
+        fitted: the model.
+        reader: what is done with its inputs first, if other than what its graph can hold.
+    """
+
+    def __init__(self, fitted: FittedModel, reader: nn.Module | None = None):
         super().__init__()
         adapted, learner = fitted.adapted, fitted.learner
         with lock_of(learner):
@@ -56,8 +69,7 @@ class AdaptedModule(nn.Module):
                 # Not copied into it: what was computed from the support set may have another shape.
                 own[name].data = value.detach().cpu().clone()
         self.statistics = FixedStatistics(named_statistics(learner.model, adapted.statistics))
-        self.reader = in_graph(fitted.reader)
-        self.takes_images = not isinstance(self.reader, nn.Identity)
+        self.reader = in_graph(fitted.reader) if reader is None else reader
         self.classes = None if fitted.classes is None else len(fitted.classes)
         self.temperature = fitted.temperature or 1.0
 
@@ -101,29 +113,58 @@ def exported(fitted: FittedModel, form: Format) -> bytes:
     """Return the content of the file that `export` writes."""
     if form not in get_args(Format):
         raise ValueError(f"format is {form!r}; choose from {', '.join(get_args(Format))}")
-    module, facts = AdaptedModule(fitted), describe(fitted)
-    # Two examples: one would make the exporters take the size of a batch for a constant.
-    examples, shapes = fitted.support.x[[0, 0]].cpu(), BATCH
-    if module.takes_images:
-        examples, shapes = torch.zeros(2, 40, 50, 3, dtype=torch.uint8), BATCH | ANY_SIZE
-    content = _onnx if form == "onnx" else _torch
+    if form == "onnx" and (missing := missing_extra()):
+        raise ValueError(missing)
+    reader, why = fitted.reader, ""
+    with _exporting():
+        if isinstance(reader, Backbone) and isinstance(reader.network, OnnxNetwork):
+            why = " (an ONNX network fits into ONNX alone)"
+            if form == "onnx":
+                try:
+                    return _onnx_around(fitted, reader, reader.network)
+                except MergeError as error:
+                    why = f" ({error})"
+        if isinstance(reader, Function) or (isinstance(reader, Backbone) and not reader.is_module):
+            say(
+                f"note: what is exported takes features of {reader.name}, and no images{why}: run "
+                f"that before it"
+            )
+        module, in_front = AdaptedModule(fitted), takes_images(reader)
+        # Two examples: one would make the exporters take the size of a batch for a constant.
+        examples, shapes = fitted.support.x[[0, 0]].cpu(), BATCH
+        if in_front:
+            examples, shapes = RAW, BATCH | ANY_SIZE
+        facts = describe(fitted)
+        if form == "torch":
+            return _torch(module, examples, shapes, facts)
+        proto = _onnx(module, examples, shapes, "images" if in_front else "x", _output(fitted))
+        return _finished(proto, facts)
+
+
+@contextmanager
+def _exporting() -> Iterator[None]:
+    """Let one exporter at a time work, without remarks, which are for its own developers."""
     logger = logging.getLogger("torch.onnx")
     with _one_at_a_time, warnings.catch_warnings(action="ignore"), torch.no_grad():
-        # The exporters' remarks are for their own developers.
         level = logger.level
         logger.setLevel(logging.ERROR)
         try:
-            return content(module, examples, shapes, facts)
+            yield
         finally:
             logger.setLevel(level)
 
 
-def describe(fitted: FittedModel) -> dict[str, Any]:
-    """Return what goes into an exported model and what comes out."""
+def takes_images(reader: Reader) -> bool:
+    """Return whether a module of ours goes from raw images to predictions."""
+    return isinstance(reader, Images) or (isinstance(reader, Backbone) and reader.is_module)
+
+
+def describe(fitted: FittedModel, merged: bool = False) -> dict[str, Any]:
+    """Return what goes into an exported model, into which its network was merged, and comes out."""
     reader = fitted.reader
     facts: dict[str, Any] = {"metamirror": __version__}
-    in_front = isinstance(reader, Backbone) and reader.is_module
-    if in_front or isinstance(reader, Images):
+    in_front = merged or takes_images(reader)
+    if in_front:
         assert isinstance(reader, Backbone | Images)
         facts |= {"input": ["batch", "height", "width", 3], "values": BYTES}
         part = f"the middle {reader.crop:g} of " * (reader.crop < 1)
@@ -160,29 +201,47 @@ def missing_extra() -> str | None:
     return None if found else "ONNX needs an extra: pip install 'metamirror[export]'"
 
 
-def _torch(module: AdaptedModule, examples: Tensor, shapes: Any, facts: dict[str, Any]) -> bytes:
+def _torch(module: nn.Module, examples: Tensor, shapes: Any, facts: dict[str, Any]) -> bytes:
     content = io.BytesIO()
     program = torch.export.export(module, (examples,), dynamic_shapes=(shapes,))
     torch.export.save(program, content, extra_files={FACTS: json.dumps(facts)})
     return content.getvalue()
 
 
-def _onnx(module: AdaptedModule, examples: Tensor, shapes: Any, facts: dict[str, Any]) -> bytes:
-    if missing := missing_extra():
-        raise ValueError(missing)
-    import onnx
+def _onnx_around(fitted: FittedModel, backbone: Backbone, network: OnnxNetwork) -> bytes:
+    """Return a file with the graph of an ONNX network inside, or raise a MergeError."""
+    rows = Rows(backbone, network, fitted.support.x.dtype)
+    before = _onnx(Pixels(backbone, network), RAW, BATCH | ANY_SIZE, "images", "pixels")
+    # Each image and its mirror image are two.
+    shapes = {0: 2 * BATCH[0]} if backbone.flip else BATCH
+    after = _onnx(AdaptedModule(fitted, rows), rows.examples, shapes, "output", _output(fitted))
+    content = _finished(merged(before, network, after), describe(fitted, merged=True))
+    check(content, backbone, AdaptedModule(fitted), rows.kind)
+    return content
 
+
+def _output(fitted: FittedModel) -> str:
+    return "values" if fitted.classes is None else "probabilities"
+
+
+def _onnx(module: nn.Module, examples: Tensor, shapes: Any, name: str, output: str) -> Any:
     program = torch.onnx.export(
         module,
         (examples,),
-        input_names=["images" if module.takes_images else "x"],
-        output_names=["values" if module.classes is None else "probabilities"],
+        input_names=[name],
+        output_names=[output],
         dynamic_shapes=(shapes,),
         dynamo=True,
         verbose=False,
     )
     assert program is not None
-    proto = program.model_proto
+    return program.model_proto
+
+
+def _finished(proto: Any, facts: dict[str, Any]) -> bytes:
+    """Return the content of an ONNX file with what is known of it."""
+    import onnx
+
     words = {
         name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         for name, value in facts.items()

@@ -1,6 +1,7 @@
 """Where an adaptation starts: a learner that ships with the package, one on disk, or an object."""
 
 import copy
+import math
 import os
 from functools import cache
 from pathlib import Path
@@ -40,7 +41,11 @@ def ridge_start(x: Tensor, directions: bool) -> Learner:
     on numbers that have mean 0 and variance 1 over these examples.
     """
     model = Linear(x.shape[1], 1, normalise=directions)
-    if not directions:
+    if directions:
+        # A direction has no scale, but single precision has one. A power of two changes no digit.
+        largest = float(x.abs().max())
+        model.weights.data.fill_(2.0 ** -min(max(math.frexp(largest)[1], -120), 120))
+    else:
         spread = x.std(0, correction=0)
         model.centre.data = x.mean(0).to(model.centre)
         model.weights.data = torch.where(spread > 0, spread, 1).mul(UNIT**0.5).reciprocal().float()

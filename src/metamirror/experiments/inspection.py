@@ -17,7 +17,7 @@ from metamirror.core.tasks import Batch, Params
 from metamirror.data import TaskStream
 from metamirror.linalg.lanczos import lanczos
 from metamirror.mirror_maps.base import norm
-from metamirror.mirror_maps.certify import Certificate, Witness, certify
+from metamirror.mirror_maps.certify import Certificate, Counterexample, certify
 from metamirror.mirror_maps.partition import layers
 from metamirror.mirror_maps.quadratic import Diagonal
 from metamirror.training.config import load_config
@@ -56,8 +56,8 @@ def verdict_on(g: MirrorMap | None, points: list[Params], n: int) -> Verdict:
     found = certify(g, points, n=n, seed=0)
     bounds = (found.smallest, found.largest)
     valid: bool | None = False
-    if found.witness is not None:
-        product = f"(z - z')'(g(z) - g(z')) = {found.witness.product:.3g}"
+    if found.counterexample is not None:
+        product = f"(z - z')'(g(z) - g(z')) = {found.counterexample.product:.3g}"
         proof = f"refuted at a pair of points: {product}"
     elif found.monotone is False:
         proof = f"refuted at a point: the smallest slope is {found.smallest:.3g}, not above zero"
@@ -136,7 +136,7 @@ def inspect_learner(
         "map_bounds_hold": "everywhere" if everywhere else "at the points looked at",
         "map_bounds_always": None if always is None else list(always),
         "asymmetry": None if found is None else found.asymmetry,
-        "witness": None if found is None else _in_short(found.witness),
+        "counterexample": None if found is None else _in_short(found.counterexample),
         "lr": learner.lr,
         "loss_smoothness_estimate": smoothness,
         "step_size_bound_estimate": (
@@ -150,12 +150,12 @@ def inspect_learner(
     }
 
 
-def _in_short(witness: Witness | None) -> dict[str, float] | None:
+def _in_short(counterexample: Counterexample | None) -> dict[str, float] | None:
     """Return the pair in numbers that fit a page; `certify` gives the points themselves."""
-    if witness is None:
+    if counterexample is None:
         return None
-    moved = {name: z - witness.other[name] for name, z in witness.z.items()}
-    return {"product": witness.product, "distance": float(norm(moved))}
+    moved = {name: z - counterexample.other[name] for name, z in counterexample.z.items()}
+    return {"product": counterexample.product, "distance": float(norm(moved))}
 
 
 def _grad(value: Tensor, leaves: Params, twice: bool = False) -> Params:

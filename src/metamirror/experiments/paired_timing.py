@@ -168,11 +168,17 @@ def device_mb() -> float:
 
 
 def host_mb() -> float:
-    """Return the sum of the peaks of this process and its children, in megabytes."""
+    """Return the sum of the peaks of this process and its children, in megabytes.
+
+    Pages that a child shares with others are counted once, in its parent's peak.
+    """
     # Not getrusage, whose peak a new process inherits from the one that started it.
-    peaks = [re.findall(r"VmHWM:\s*(\d+)", _proc(pid, "status")) for pid in ("self", *_children())]
-    if peaks[0]:
-        return sum(int(kilobytes) for found in peaks for kilobytes in found) / 1024
+    if own := _kilobytes("self", "status", "VmHWM"):
+        children = (
+            _kilobytes(pid, "status", "VmHWM") - _kilobytes(pid, "smaps_rollup", r"Shared_\w+")
+            for pid in _children()
+        )
+        return (own + sum(children)) / 1024
     import resource  # which Windows lacks
 
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -189,6 +195,11 @@ def cpu_seconds() -> float:
 
 def _children() -> list[str]:
     return _proc("self", f"task/{os.getpid()}/children").split()
+
+
+def _kilobytes(pid: str, file: str, key: str) -> int:
+    """Return the sum of a key's values in what Linux says of a process."""
+    return sum(int(value) for value in re.findall(rf"{key}:\s*(\d+)", _proc(pid, file)))
 
 
 def _proc(pid: str, name: str) -> str:

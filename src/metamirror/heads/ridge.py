@@ -11,8 +11,8 @@ targets, and s = 1.
 
 Differences from the released code: it divides X and Y by the square root of the number of
 examples, which is another unit of $\lambda$; it keeps $\lambda = 50$ by default; its s starts at
-1e-4, for an outer rate five times as large; and it adds a learned constant to all logits, of which
-the softmax does not depend.
+1e-4, for an outer learning rate five times as large; and it adds a learned constant to all logits,
+on which the softmax does not depend.
 """
 
 import torch
@@ -42,9 +42,15 @@ class Ridge(ComputedHead):
 
     def weight_and_bias(self, features: Tensor, y: Tensor, outputs: int) -> tuple[Tensor, Tensor]:
         x = precise(features)
+        ridge = self.features / PER_UNIT * bounded_scale(precise(self.log_ridge), LOG_RANGE)
+        if y.is_floating_point() and self.biased:
+            # The intercept is not penalised: targets may lie far from zero.
+            targets = y.reshape(len(y), -1).to(x.dtype)
+            middle, mean = x.mean(0, keepdim=True), targets.mean(0, keepdim=True)
+            weight = solved(x - middle, targets - mean, ridge)
+            return weight.mT, (mean - middle @ weight)[0]
         if self.biased:
             x = torch.cat([x, torch.ones_like(x[:, :1])], 1)
-        ridge = self.features / PER_UNIT * bounded_scale(precise(self.log_ridge), LOG_RANGE)
         if y.is_floating_point():
             weight = solved(x, y.reshape(len(y), -1).to(x.dtype), ridge)
         else:

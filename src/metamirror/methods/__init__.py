@@ -1,5 +1,6 @@
 """The registry. A new method is one file beside this one and one line here."""
 
+import re
 from copy import deepcopy
 from dataclasses import fields, replace
 from importlib import import_module
@@ -17,8 +18,9 @@ from metamirror.core.option_spec import parse_spec
 from metamirror.core.settings import Settings
 from metamirror.methods import adapting
 from metamirror.methods.registry import Method, Parts
+from metamirror.mirror_maps.around_head import AroundHead
 from metamirror.mirror_maps.mirror_descent import MirrorDescent
-from metamirror.models import config_of
+from metamirror.models import config_of, head_of
 
 METHODS: dict[str, Method] = {
     key: import_module(f"metamirror.methods.{key}").METHOD
@@ -56,8 +58,11 @@ OTHERS = ("prior", "adapts", "copy", "first_order", "recompute")
 COMMON = (*(field.name for field in fields(Settings)), *OTHERS)
 """What every method takes as a keyword, beside its own options."""
 
-COMMON_WORDS = ("adjoint", "start", "adapts")
+COMMON_WORDS = ("adjoint", "start", "adapts", "prior")
 """Those that may also follow a method's key, as in `metasgd:adjoint=first`."""
+
+PRIOR = re.compile(r":prior=(?P<prior>[^:,=]+(:[^:,=]+)?)(?=[:,]|$)")
+"""A prior in a specification, where colons part options: its weight belongs to it."""
 
 __all__ = ["METHODS", "Method", "Parts", "check_method", "find_method", "make_learner"]
 
@@ -67,11 +72,14 @@ def find_method(spec: str) -> tuple[Method, dict[str, str]]:
 
     >>> find_method("maml:adjoint=implicit:cg=5,damping=1")[1]
     {'adjoint': 'implicit:cg=5,damping=1'}
+    >>> find_method("gradnet:prior=isotropic:2:adjoint=implicit")[1]
+    {'adjoint': 'implicit', 'prior': 'isotropic:2'}
     """
     if not isinstance(spec, str):
         raise ValueError(f"method is {spec!r}; give a name, one of {', '.join(METHODS)}")
     spec, adapts = adapting.cut_out(spec)
-    key, options = parse_spec(spec.replace(",", ":"))
+    prior = PRIOR.search(spec)
+    key, options = parse_spec(PRIOR.sub("", spec, count=1).replace(",", ":"))
     if key not in METHODS:
         raise ValueError(f"no method is called {key!r}; choose from {', '.join(METHODS)}")
     # The numbers of an adjoint follow it: maml:adjoint=implicit:cg=5:damping=1.
@@ -80,6 +88,8 @@ def find_method(spec: str) -> tuple[Method, dict[str, str]]:
     if own:
         words = ",".join(f"{name}={options.pop(name)}" for name in own)
         options["adjoint"] += f":{words}"
+    if prior:
+        options["prior"] = prior["prior"]
     return METHODS[key], options if adapts is None else {**options, "adapts": adapts}
 
 
@@ -87,7 +97,8 @@ def check_method(spec: str) -> None:
     """Refuse a specification of which a word is wrong, before a learner is built from it."""
     method, words = find_method(spec)
     common = {name: words.pop(name) for name in COMMON_WORDS if name in words}
-    common.pop("adapts", None)  # which depends on the model
+    for name in ("adapts", "prior"):  # which depend on the model
+        common.pop(name, None)
     method.make_options(words, COMMON)
     Settings(**common)  # type: ignore[arg-type]
 
@@ -192,11 +203,28 @@ def _built(
     vars(model).pop("adapted_modes", None)
     if adapts != "all":
         vars(model)["adapted_modes"] = adapting.long_axes(model, names)
+    head, body = _computed_head(method, model, settings, names)
     with adapting.only(model, names):
-        parts = method.build(model, options, settings)
+        with adapting.only(model, body):
+            parts = method.build(model, options, settings)
+        if head and parts.geometry is not None:
+            parts = replace(parts, geometry=AroundHead(parts.geometry, head))
         # Of the model that the method has made of it.
         every = [name for name, p in parts.model.named_parameters() if p.requires_grad]
         return replace(parts, adapts=parts.adapts or every)
+
+
+def _computed_head(
+    method: Method, model: nn.Module, settings: Settings, names: list[str]
+) -> tuple[list[str], list[str]]:
+    """Return the head around which a geometry is built, if it is, and what that is built for."""
+    if not (method.shaped and settings.computes_head):
+        return [], names
+    layer = head_of(model)
+    head = [name for name in names if name.rpartition(".")[0] == layer]
+    body = [name for name in names if name not in head]
+    # Where the head alone adapts, the geometry is the head's, of so many outputs.
+    return (head, body) if body else ([], names)
 
 
 def _copied(model: nn.Module) -> nn.Module:

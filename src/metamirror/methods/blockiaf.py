@@ -114,4 +114,5 @@ METHOD = Method(
         "decay_factor": 0.1,
     },
     group="paper",
+    shaped=True,
 )

@@ -13,6 +13,7 @@ METHOD = Method(
     optimizer="GD",
     geometry="identity matrix",
     paper="Finn, Abbeel, Levine 2017",
+    reported="48.07 ± 1.75 / 63.15 ± 0.91, conv4-32, transductive",
     build=build,
     defaults={"adjoint": "first"},
     group="relative",

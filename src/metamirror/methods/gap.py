@@ -119,4 +119,5 @@ METHOD = Method(
     build=build,
     options=Options,
     group="relative",
+    shaped=True,
 )

@@ -74,4 +74,5 @@ METHOD = Method(
     build=build,
     options=Options,
     group="relative",
+    shaped=True,
 )

@@ -4,9 +4,11 @@ The lower level is $L(\phi) + \frac\lambda2 |\phi - \theta|^2$, and the adjoint 
 meta-gradient v solves $(I + H_L/\lambda)\, v = \nabla L(\phi^{(K)}; \mathrm{query})$, nearly, by a
 few steps of conjugate gradients, whatever path led to $\phi^{(K)}$.
 
-The released code takes its steps on the loss alone and one step towards $\theta$ at the end, and
-divides $H_L$ by $\lambda + 10$; here both are as published. Its other settings: 16 steps of size
-0.01, five of conjugate gradients with damping 1, and $\lambda = 1$.
+The released code takes its steps on the loss alone and one step towards $\theta$ at the end; here
+they are on both, as published. Its settings: $\lambda = 1$, 16 steps of size 0.01, five of
+conjugate gradients, and a system $(2 I + H_L / (\lambda + 10))\, v = q$, which `damping=21` is at
+$\lambda = 1$ up to a factor 2. `damping=0` is the published one. After few steps it follows the
+gradient of the path worse than a first-order adjoint does, and learns more slowly.
 """
 
 from dataclasses import dataclass
@@ -43,6 +45,7 @@ METHOD = Method(
     optimizer="GD to a regularised minimum",
     geometry="identity matrix",
     paper="Rajeswaran, Finn, Kakade, Levine 2019",
+    reported="49.30 ± 1.88 / –, conv4",
     build=build,
     options=Options,
     defaults={"adjoint": "implicit"},

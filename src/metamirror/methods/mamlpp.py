@@ -71,6 +71,9 @@ class StepGeometry(Geometry[StepState]):
         rates: whether rates are learned.
     """
 
+    # A tensor has one rate a step, however large it is.
+    any_outputs = True
+
     def __init__(self, shapes: Params, norms: Params, steps: int, rates: bool):
         super().__init__()
         self.column = {name: i for i, name in enumerate(shapes)}
@@ -173,6 +176,7 @@ METHOD = Method(
     optimizer="GD with rates of each step",
     geometry="block-constant diagonal",
     paper="Antoniou, Edwards, Storkey 2019",
+    reported="52.15 ± 0.26 / 68.32 ± 0.44, conv4",
     build=build,
     options=Options,
     # On Omniglot down to 1e-5; the released configuration for miniImageNet keeps the rate.

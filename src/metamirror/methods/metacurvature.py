@@ -90,4 +90,5 @@ METHOD = Method(
     options=Options,
     published={1: "54.23 ± 0.88", 5: "67.99 ± 0.73"},
     group="paper",
+    shaped=True,
 )

@@ -212,4 +212,5 @@ METHOD = Method(
     options=Options,
     published={5: "64.9"},
     group="paper",
+    shaped=True,
 )

@@ -83,4 +83,5 @@ METHOD = Method(
     build=build,
     options=Options,
     group="relative",
+    shaped=True,
 )

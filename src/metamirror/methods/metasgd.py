@@ -74,4 +74,5 @@ METHOD = Method(
     options=Options,
     published={1: "50.47 ± 1.87", 5: "64.03 ± 0.94"},
     group="paper",
+    shaped=True,
 )

@@ -190,4 +190,5 @@ METHOD = Method(
     options=Options,
     published={1: "51.70 ± 1.84"},
     group="paper",
+    shaped=True,
 )

@@ -14,6 +14,7 @@ METHOD = Method(
     optimizer="none: class means",
     geometry="none",
     paper="Snell, Swersky, Zemel 2017",
+    reported="49.42 ± 0.78 / 68.20 ± 0.66, conv4-64, trained with 30 and 20 ways",
     build=build,
     defaults={"start": "prototypes", "steps": 0},
     group="relative",

@@ -13,6 +13,7 @@ METHOD = Method(
     optimizer="none: ridge regression",
     geometry="none",
     paper="Bertinetto, Henriques, Torr, Vedaldi 2019",
+    reported="51.2 ± 0.6 / 68.8 ± 0.1, conv4 of 96 to 512 filters",
     build=build,
     defaults={"start": "ridge", "steps": 0},
     group="relative",

@@ -50,6 +50,8 @@ class Method:
         build: (model, options, settings) -> the filled slots. The model is the learner's own copy.
         options: a frozen dataclass; its fields are what can follow the key.
         published: the accuracy that the paper's Table 1 lists for it, by shots.
+        reported: what its own paper reports for miniImageNet, 5-way, 1-shot / 5-shot, with the
+            network and what else decides it.
         recipe: settings of the outer level with which its authors trained it, where these are not
             the paper's common ones; `decay_every` is of 60,000 iterations.
         defaults: settings, or a prior, that the method starts from where the user gives none.
@@ -57,6 +59,8 @@ class Method:
         group: "paper" for the rows of the paper's Table 1, "control" for what every method must
             beat, "relative" for the library's others, "own" for those of users.
         anneals: whether it follows `learner.progress`, so that a run's length decides its course.
+        shaped: whether its geometry has parameters in the shape of what adapts. Beside a computed
+            head, which has any number of outputs, it is then built for the body alone.
     """
 
     key: str
@@ -67,10 +71,12 @@ class Method:
     build: Callable[[nn.Module, Any, Settings], Parts]
     options: type = NoOptions
     published: Mapping[int, str] = field(default_factory=dict)
+    reported: str = ""
     recipe: Mapping[str, Any] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
     group: Group = "own"
     anneals: bool = False
+    shaped: bool = False
 
     def own_settings(self, steps: int | None, lr: float | None) -> tuple[int, float]:
         """Return K and alpha: as given, or else the method's own, or else those of all.

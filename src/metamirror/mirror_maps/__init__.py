@@ -3,7 +3,7 @@
 from metamirror.core.mirror_map import Identity, MirrorMap
 from metamirror.mirror_maps.base import bregman
 from metamirror.mirror_maps.block_iaf import BlockIAF
-from metamirror.mirror_maps.certify import Certificate, Witness, certify
+from metamirror.mirror_maps.certify import Certificate, Counterexample, certify
 from metamirror.mirror_maps.composition import Composition
 from metamirror.mirror_maps.elementwise import Elementwise
 from metamirror.mirror_maps.gradient_net import GradientNet
@@ -17,6 +17,7 @@ __all__ = [
     "BlockIAF",
     "Certificate",
     "Composition",
+    "Counterexample",
     "Diagonal",
     "Elementwise",
     "GradientNet",
@@ -28,7 +29,6 @@ __all__ = [
     "MirrorMap",
     "Partition",
     "Power",
-    "Witness",
     "bregman",
     "certify",
 ]

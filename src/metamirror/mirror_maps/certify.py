@@ -12,7 +12,7 @@ from metamirror.mirror_maps.base import norm, spread
 
 
 @dataclass(frozen=True)
-class Witness:
+class Counterexample:
     """Two points at which a map is not increasing.
 
     Attributes:
@@ -38,7 +38,7 @@ class Certificate:
         symmetric: asymmetry is zero within rounding.
         monotone: whether smallest is above zero at all points; None where its sign could not be
             made out: it is zero within rounding, or Lanczos has not come far enough.
-        witness: two points that refute monotonicity, where it fails.
+        counterexample: two points that refute monotonicity, where it fails.
     """
 
     points: int
@@ -47,7 +47,7 @@ class Certificate:
     asymmetry: float
     symmetric: bool
     monotone: bool | None
-    witness: Witness | None
+    counterexample: Counterexample | None
 
 
 ROUNDING = 1e3
@@ -110,7 +110,9 @@ def certify(
         asymmetry=asymmetry,
         symmetric=asymmetry <= zero,
         monotone=False if refuted else positive or None,
-        witness=_witness(g, points[lowest], spectra[lowest][0].vector) if refuted else None,
+        counterexample=_counterexample(g, points[lowest], spectra[lowest][0].vector)
+        if refuted
+        else None,
     )
 
 
@@ -143,7 +145,7 @@ def _at_point(
     return spectrum, max(0.0, square) ** 0.5
 
 
-def _witness(g: MirrorMap, z: Params, direction: Params) -> Witness | None:
+def _counterexample(g: MirrorMap, z: Params, direction: Params) -> Counterexample | None:
     """Return a second point along the direction of negative curvature."""
     eps = torch.finfo(next(iter(z.values())).dtype).eps
     with torch.no_grad():
@@ -157,7 +159,7 @@ def _witness(g: MirrorMap, z: Params, direction: Params) -> Witness | None:
             # Rounding in g(z') - g(z) must not pass for a product.
             noise = eps * float(norm(moved) * (norm(here) + norm(there)))
             if product < -noise:
-                return Witness(z, other, product)
+                return Counterexample(z, other, product)
     return None
 
 

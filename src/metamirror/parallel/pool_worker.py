@@ -3,6 +3,7 @@
 import contextlib
 import pickle
 import signal
+import threading
 import traceback
 from collections.abc import Iterable, Sequence
 from itertools import chain
@@ -25,12 +26,21 @@ STOPS = (signal.SIGINT, signal.SIGTERM)
 """Ctrl-C reaches every process of a terminal, and SIGTERM all of a job's: the first one decides."""
 
 
-def serve(pipe: Connection, copy: bytes) -> None:
+def serve(pipe: Connection, copy: bytes, not_its_own: Sequence[Connection] = ()) -> None:
     """Answer the process behind the pipe, whose learner is pickled in `copy`, until it ends."""
     for number in STOPS:
         signal.signal(number, signal.SIG_IGN)
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+    for other in not_its_own:
+        other.close()
+    # In a new thread: OpenMP's threads belong to the one that began them, and none outlives a fork.
+    worker = threading.Thread(target=_answer, args=(pipe, copy))
+    worker.start()
+    worker.join()
+
+
+def _answer(pipe: Connection, copy: bytes) -> None:
     tune_allocator()
     learner: Any = None
     unknown: object = None

@@ -9,6 +9,9 @@ import contextlib
 import multiprocessing
 import pickle
 import signal
+import sys
+import threading
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from multiprocessing import resource_tracker
@@ -70,12 +73,16 @@ class TaskPool(contextlib.AbstractContextManager["TaskPool"]):
                 f"the learner cannot be sent to another process ({error}): its classes and "
                 f"functions must stand at the top of a module; or use no pool"
             ) from error
-        # Spawned, not forked: what torch's threads hold at a fork is held for ever after it.
-        context = multiprocessing.get_context("spawn")
+        context = _context()
         for _ in range(processes - 1):
             here, there = context.Pipe()
-            process = context.Process(target=serve, args=(there, copy), daemon=True)
-            with _signals_blocked():
+            # A forked process has the other ends too, and would never see that this one ended.
+            forked = context.get_start_method() == "fork"
+            not_its_own = [here, *(pipe for _, pipe in self._others)] if forked else []
+            process = context.Process(target=serve, args=(there, copy, not_its_own), daemon=True)
+            with _signals_blocked(), warnings.catch_warnings():
+                # Of the threads of numerical libraries, which outlive a fork; see `_context`.
+                warnings.filterwarnings("ignore", ".*multi-threaded.*", DeprecationWarning)
                 process.start()
                 self._others.append((process, here))
             there.close()
@@ -198,6 +205,16 @@ def _end_all(others: list[tuple[Any, Connection]]) -> None:
         process.kill()
         process.join()
         pipe.close()
+
+
+def _context() -> Any:
+    """Return how a worker process begins: forked where that is safe, and spawned elsewhere.
+
+    A forked process shares the pages of torch and of the learner with this one. What other threads
+    of Python hold at a fork would be held for ever after it, and so would a GPU's state.
+    """
+    alone = threading.active_count() == 1 and not torch.cuda.is_initialized()
+    return multiprocessing.get_context("fork" if alone and sys.platform == "linux" else "spawn")
 
 
 @contextlib.contextmanager

@@ -25,6 +25,7 @@ from metamirror.playground.guard import Guard, refusal
 from metamirror.playground.images import SETS, described, sample
 from metamirror.playground.models import FIRST, Choice, Model, ModelStore, adapt, beside
 from metamirror.playground.requests import read_adapt, read_predict, read_without
+from metamirror.playground.saved import SAVED, for_page
 from metamirror.report.styles import colours
 
 KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
@@ -72,6 +73,7 @@ class Playground:
     """The answers, and what they share."""
 
     choices: Mapping[str, Choice]
+    saved: Model | None = None  # the user's own, from a file: it stays while others come and go
     workers: Workers = field(default_factory=Workers)
     store: ModelStore = field(default_factory=ModelStore)
     page: dict[str, tuple[str, bytes]] = field(default_factory=_page)
@@ -85,11 +87,12 @@ class Playground:
         return Response(content, media_type=kind)
 
     async def starts(self, request: Request) -> Response:
-        """Answer with the starts and the limits."""
+        """Answer with the starts, the model from a file, and the limits."""
         return _answer(
             {
                 "starts": [choice.described() for choice in self.choices.values()],
                 "first": FIRST if FIRST in self.choices else next(iter(self.choices)),
+                "saved": self.saved and for_page(self.saved),
                 "samples": len(SETS),
                 "most_examples": limits.MOST_EXAMPLES,
                 "most_steps": limits.MOST_STEPS,
@@ -134,9 +137,12 @@ class Playground:
 
     async def predict(self, request: Request) -> Response:
         """Say what an image shows."""
-        model = self.store.get(request.path_params["model"])
+        name = request.path_params["model"]
+        own = self.saved if name == SAVED else None
+        model = own or self.store.get(name)
+        largest = limits.SAVED_SIDE if own else limits.LARGEST_SIDE
         probabilities, seen = await self._compute(
-            request, lambda: model.predict(read_predict(request.state.body))
+            request, lambda: model.predict(read_predict(request.state.body, largest))
         )
         return _answer({"probabilities": probabilities, "seen": described(seen)})
 

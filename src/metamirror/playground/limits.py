@@ -13,6 +13,7 @@ PLAIN_WORK = 100  # examples times steps of gradient descent, beside starts for 
 LARGEST_LR = 10.0
 
 SMALLEST_SIDE, LARGEST_SIDE = 8, 128  # of an image, in pixels
+SAVED_SIDE = 512  # of an image that a model from a file is asked about: it comes alone
 MOST_STROKES, MOST_POINTS = 100, 1_500  # of a drawing
 
 MOST_WAITING = 100  # requests that wait for a worker; the next one is asked to come back

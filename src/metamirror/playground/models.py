@@ -127,7 +127,8 @@ class Model:
         seen = prepare(image, self.choice.reader)
         found = self.classifier.predict_proba(seen[None])[0]
         by_name = dict(zip(self.classifier.classes_.tolist(), found.tolist(), strict=True))
-        return [by_name[name] for name in self.names], seen
+        inverted = self.choice.reader.invert
+        return [by_name[name] for name in self.names], 255 - seen if inverted else seen
 
     def change_without(self, example: int, image: Pixels | Strokes) -> float:
         """Return by how much an image's loss rises if the start is adapted without one example.

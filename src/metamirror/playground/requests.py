@@ -58,9 +58,10 @@ def read_adapt(body: bytes) -> Adapt:
     )
 
 
-def read_predict(body: bytes) -> Pixels | Strokes:
-    """Return the image of a request to predict from its JSON."""
-    return _image(_fields(_document(body), "the request", ("image",))["image"], "image")
+def read_predict(body: bytes, largest: int = limits.LARGEST_SIDE) -> Pixels | Strokes:
+    """Return the image of a request to predict from its JSON; its sides have a largest length."""
+    image = _fields(_document(body), "the request", ("image",))["image"]
+    return _image(image, "image", largest)
 
 
 def read_without(body: bytes) -> tuple[int, Pixels | Strokes]:
@@ -81,12 +82,12 @@ def _document(body: bytes) -> Any:
         raise HTTPException(400, f"the request is not valid JSON: {str(error)[:200]}") from None
 
 
-def _image(value: Any, where: str) -> Pixels | Strokes:
+def _image(value: Any, where: str, largest: int = limits.LARGEST_SIDE) -> Pixels | Strokes:
     if isinstance(value, dict) and "strokes" in value:
         return _strokes(_fields(value, where, ("strokes",))["strokes"], f"{where}.strokes")
     fields = _fields(value, where, ("width", "height", "channels", "pixels"))
     width, height = (
-        _number(fields[side], f"{where}.{side}", limits.SMALLEST_SIDE, limits.LARGEST_SIDE)
+        _number(fields[side], f"{where}.{side}", limits.SMALLEST_SIDE, largest)
         for side in ("width", "height")
     )
     channels = _number(fields["channels"], f"{where}.channels", 1, 3)

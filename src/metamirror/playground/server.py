@@ -13,6 +13,7 @@ from metamirror.playground import limits
 from metamirror.playground.app import make_app
 from metamirror.playground.guard import is_local
 from metamirror.playground.models import on_offer
+from metamirror.playground.saved import open_saved
 
 
 class TimeoutProtocol(H11Protocol):
@@ -44,11 +45,22 @@ class TimeoutProtocol(H11Protocol):
             self._timer = None
 
 
-def serve(run: Path | None, host: str, port: int) -> None:
-    """Serve the page until it is interrupted."""
+def serve(run: Path | None, host: str, port: int, backbone: str | None = None) -> None:
+    """Serve the page until it is interrupted.
+
+    Args:
+        run: a run folder, or the file of a model.
+        host: the address to listen on.
+        port: its port; 0 takes a free one.
+        backbone: the frozen network of the model.
+    """
     with listen(host, port) as listening:
+        file = None if run is None or run.is_dir() else run
+        if backbone is not None and file is None:
+            raise ValueError("a backbone belongs to the file of a model: name that, too")
+        saved = None if file is None else open_saved(file, backbone)
         config = uvicorn.Config(
-            make_app(on_offer(run), host),
+            make_app(on_offer(None if file else run), host, saved=saved),
             http=TimeoutProtocol,
             ws="none",
             log_level="warning",

@@ -127,7 +127,7 @@ def lay_out(protocol: str, rows: Sequence[Row]) -> Layout:
     if any(row.published for row in rows):
         by_shots["in the paper"] = lambda row: Cell(row.published or MISSING)
     better = "" if measure.higher else " (below 0 is better)"
-    by_shots[f"less MAML, paired{better}"] = _paired
+    by_shots[f"minus MAML, paired{better}"] = _paired
     columns |= {f"{prefixes[n]}{title}": "number" for n in shots for title in by_shots}
     columns["extra parameters"] = "number"
     columns |= {f"{prefixes[n]}time / MAML": "number" for n in shots}
@@ -201,7 +201,7 @@ def _notes(rows: Sequence[Row]) -> list[str]:
     over += " (over tasks where a row has one seed)" if 1 in seeds and len(seeds) > 1 else ""
     notes = [
         f"± and [ ] are 95 % intervals {over}. Bold: the best, and all within its interval.",
-        "Less MAML: the difference on the same test tasks and seeds; it is not significant if its "
+        "Minus MAML: the difference on the same test tasks and seeds; it is not significant if its "
         "interval includes zero. Time: of a training iteration, measured during the runs; "
         "`metamirror cost` measures it more precisely.",
     ]

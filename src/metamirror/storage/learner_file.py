@@ -57,8 +57,16 @@ def save(
         step: how many outer steps it has been trained for, if that is to be known.
         tensors: earlier values of its tensors, to be written in place of the present ones.
     """
-    folder, description = Path(folder), describe(learner)
-    folder.mkdir(parents=True, exist_ok=True)
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    publish(learner, Path(folder), step=step, tensors=tensors)
+
+
+def publish(
+    learner: Learner, folder: Path, *, step: int | None, tensors: dict[str, Tensor] | None = None
+) -> None:
+    """Write a learner into a folder of a run; a run that was moved away is not begun anew here."""
+    description = describe(learner)
+    folder.mkdir(exist_ok=True)
     facts = {} if step is None else {"step": step}
     # In a run the description stays the same: replacing the tensors, which is atomic and carries
     # the step, is all that happens after the first time.

@@ -2,6 +2,7 @@
 
 import os
 import socket
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -46,3 +47,20 @@ def try_lock(file: Path) -> FileLock | None:
     except Timeout:
         return None
     return lock
+
+
+def is_locked(file: Path) -> bool:
+    """Return whether a process has the system's lock on a file that may only be read here."""
+    if sys.platform == "win32":
+        return True  # it cannot be told without writing
+    import fcntl
+
+    try:
+        with file.open("rb") as opened:
+            # A shared one: over NFS, an exclusive lock needs a file that is open for writing.
+            fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False

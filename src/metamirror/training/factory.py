@@ -111,8 +111,7 @@ def build_learner(
         # Where the run says nothing, the method's own count.
         **{n: own for n in ("loss", "query_loss") if (own := getattr(config, n)) is not None},
         metric=config.metric,
-        **({} if config.prior is None else {"prior": config.prior}),
-        **what_adapts(config.method, config.adapts),
+        **beside_method(config.method, config.adapts, config.prior),
         vectorize=config.vectorize is True and config.autocast == "none",
         # Runs from before the adjoint slot may have both, and the result is that of first order.
         recompute=config.recompute and not config.first_order,
@@ -153,7 +152,7 @@ def extra_parameters(
 ) -> int:
     """Return how many parameters a method learns besides the start; the model may be a meta one."""
     found, words = find_method(method)
-    own: dict[str, Any] = what_adapts(method, adapts) | ({} if prior is None else {"prior": prior})
+    own: dict[str, Any] = beside_method(method, adapts, prior)
     learner = make_learner(method, model, steps=found.own_settings(steps, None)[0], **own)
     plain = make_learner("maml", model, adapts=words.get("adapts", adapts))
     start = dict(plain.named_parameters())
@@ -161,9 +160,13 @@ def extra_parameters(
     return sum(p.numel() for name, p in named if p.requires_grad and name not in start)
 
 
-def what_adapts(method: str, adapts: str) -> dict[str, str]:
-    """Return what all runs adapt as a keyword, where the method's own words do not say it."""
-    return {} if adapts == "all" or "adapts" in find_method(method)[1] else {"adapts": adapts}
+def beside_method(method: str, adapts: str, prior: str | None) -> dict[str, str]:
+    """Return what all runs adapt, and their prior, where the method's own words do not say it."""
+    given = {} if adapts == "all" else {"adapts": adapts}
+    if prior is not None:
+        given["prior"] = prior
+    words = find_method(method)[1]
+    return {name: word for name, word in given.items() if name not in words}
 
 
 def use_precision(learner: Learner, config: RunConfig) -> None:

@@ -83,7 +83,7 @@ class Run:
             self.publish()
             self.metrics = MetricsFile(out, self.state.metrics_bytes, self.state.step)
             opening = Opening(out, self.state.step, asdict(config), recorded(out))
-            self.logs = stack.enter_context(Logs(self.metrics, open_trackers(log, opening)))
+            self.logs = stack.enter_context(Logs(open_trackers(log, opening), self.metrics))
             if log and not content and (image := task_image(self.source.stream)):
                 self.logs.image("task", image)
         if not content:
@@ -216,10 +216,10 @@ class Run:
 
     def publish(self) -> None:
         """Write the best and the last learner where `metamirror.load` finds them."""
-        learner_file.save(self.learner, self.out / "last", step=self.state.step)
+        learner_file.publish(self.learner, self.out / "last", step=self.state.step)
         if self.best:
             step = self.state.best_step
-            learner_file.save(self.learner, self.out / "best", step=step, tensors=self.best)
+            learner_file.publish(self.learner, self.out / "best", step=step, tensors=self.best)
 
     def note(self, gradient: OuterGradient) -> str:
         """Return what a progress bar says beside the count."""

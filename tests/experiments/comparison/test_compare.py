@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ import torch
 import metamirror as mm
 import study
 from metamirror.cli.main import main
+from metamirror.core.files import read_json
+from metamirror.experiments.comparison.jobs import Job, read_record
 from metamirror.experiments.statistics import estimate
 from studies import Study
 from tests.refusals import assert_command_refused
@@ -88,13 +91,16 @@ def worker_at(out: Path, name: str) -> int:
     return pid
 
 
-def begun(*words: str):
-    process = forks().Process(target=life, args=(words,))
+def begun(*words: str, log: Path | None = None):
+    process = forks().Process(target=life, args=(words, log))
     process.start()
     return process
 
 
-def life(words: tuple[str, ...]) -> None:
+def life(words: tuple[str, ...], log: Path | None = None) -> None:
+    if log is not None:
+        # Not by pytest: a fork server that another test has started writes where it did then.
+        os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT), 2)
     code = main(words)
     os._exit(code)
 
@@ -142,7 +148,7 @@ def test_the_protocol_says_what_decides_the_numbers(whole: Path):
     line = table_of(whole)["protocol"]["line"]
     for words in (
         *("sinusoid", "3-shot", "3 queries", "mlp of width [8, 8]", "2 inner steps"),
-        *("inner step size 0.01", "60 iterations of 2 tasks", "Adam, outer rate 0.001"),
+        *("inner step size 0.01", "60 iterations of 2 tasks", "Adam, outer learning rate 0.001"),
         *("transductive normalisation", "validations on 3 tasks every 30", "6 test tasks"),
         "seeds: 2",
     ):
@@ -255,7 +261,7 @@ def test_the_search_chooses_the_rate_of_the_geometry_where_there_is_one(tmp_path
         assert (stored["lr"], stored["geometry_lr"]) == best
     line = table_of(tmp_path)["protocol"]["line"]
     assert f"{best[0]:g} and {best[1]:g}" in line
-    assert "the geometry's outer rate from {0.01, 0.001}, by 5 validation tasks" in line
+    assert "the geometry's outer learning rate from {0.01, 0.001}, by 5 validation tasks" in line
     page = (tmp_path / "report.html").read_text()
     assert f"α = {best[0]:g}, geometry {best[1]:g}" in page
 
@@ -294,6 +300,15 @@ def test_of_a_study_all_but_the_weights_is_kept(
     for row in rows_of(pictures).values():
         if row["seeds"][0]["run"] and row["group"] != "control":
             assert shown[Path(row["seeds"][0]["run"]).name] == pytest.approx(row["accuracy"], 1e-4)
+    study.restore(pictures.name, tmp_path / "runs", tmp_path)
+    for cell in kept.glob("cells/*"):
+        job = Job(**read_json(pictures / "jobs" / f"{cell.name}.json"))
+        before, after = (
+            read_record(replace(job, out=str(out)))
+            for out in (pictures, tmp_path / "runs" / pictures.name)
+        )
+        assert after.done
+        assert after.found["accuracy"] == pytest.approx(before.found["accuracy"], 1e-4)
 
 
 def test_controls_stand_below_the_methods(pictures: Path):

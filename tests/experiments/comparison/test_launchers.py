@@ -14,11 +14,13 @@ import pytest
 
 from metamirror.cli.main import main
 from metamirror.core.extras import import_extra
+from metamirror.core.files import write_json
 from metamirror.experiments.comparison import commands
 from metamirror.experiments.comparison.jobs import Job
 from metamirror.experiments.comparison.launchers import carried
 from metamirror.experiments.comparison.launchers.registry import open_launcher
 from metamirror.experiments.comparison.launchers.slurm import minutes
+from metamirror.training.logs.registry import TRACKERS, read_trackers
 from tests.experiments.comparison.test_compare import (
     GRID,
     begun,
@@ -65,10 +67,15 @@ def test_cells_are_added_while_others_run(tmp_path: Path, capsys):
     out, alone = tmp_path / "out", tmp_path / "alone"
     more = (*GRID, "--iterations", "30")
     first = begun(*more, "--methods", "maml", "--seeds", "1", "--out", str(out))
-    worker_at(out, "maml-3shot-seed0")
-    second = begun(*more, "--out", str(out))
-    wait_for(lambda: len(commands.working(out)) == 2)
-    assert main(["compare", "--status", str(out), "--json"]) == 0
+    worker = worker_at(out, "maml-3shot-seed0")
+    # On a busy machine the first would be done before the second has begun.
+    os.kill(worker, signal.SIGSTOP)
+    try:
+        second = begun(*more, "--out", str(out))
+        wait_for(lambda: len(commands.working(out)) == 2)
+        assert main(["compare", "--status", str(out), "--json"]) == 0
+    finally:
+        os.kill(worker, signal.SIGCONT)
     seen = json.loads(capsys.readouterr().out)
     assert {command["pid"] for command in seen["commands"]} == {first.pid, second.pid}
     for process in (first, second):
@@ -99,6 +106,52 @@ def test_stopped_from_elsewhere_it_saves_and_goes_on(tmp_path: Path, capsys):
     assert main(["compare", "--status", str(out)]) == 0
     assert "the same compare command goes on" in capsys.readouterr().out
     assert_command_refused(capsys, main(["compare", "--stop", str(out)]), "nothing to stop")
+
+
+def written(out: Path, *statuses: str) -> None:
+    write_json(out / "table.json", {"rows": [{"status": status} for status in statuses]})
+
+
+def test_a_table_of_a_later_command_is_left_alone(tmp_path: Path):
+    """Also when that command has ended by then; half a table, of one that was stopped, is not."""
+    written(tmp_path, "done")
+    with commands.Command(tmp_path) as command:
+        assert command.newest, "what was there before is older"
+        written(tmp_path, "done", "missing")
+        assert command.newest
+        written(tmp_path, "done", "failed")
+        assert not command.newest
+
+
+@pytest.mark.slow
+def test_a_method_that_was_added_and_is_done_first_stays_in_the_table(tmp_path: Path):
+    words = (*GRID, "--seeds", "1", "--iterations", "400", "--out", str(tmp_path), "--methods")
+    first = begun(*words, "maml")
+    worker = worker_at(tmp_path, "maml-3shot-seed0")
+    os.kill(worker, signal.SIGSTOP)
+    try:
+        assert main([*words, "metasgd"]) == 0
+        assert first.is_alive()
+    finally:
+        os.kill(worker, signal.SIGCONT)
+    first.join(150)
+    assert first.exitcode == 0
+    assert list(rows_of(tmp_path)) == ["metasgd"]
+
+
+def test_who_may_only_read_the_folder_sees_what_runs(tmp_path: Path, monkeypatch):
+    def refuse(file: Path) -> None:
+        raise PermissionError(file)
+
+    with commands.Command(tmp_path) as command:
+        command.show({"a": "here"})
+        monkeypatch.setattr(commands, "try_lock", refuse)
+        assert [seen.running for seen in commands.working(tmp_path)] == [{"a": "here"}]
+    killed = tmp_path / "commands" / "killed.json"
+    killed.write_text("{}")
+    killed.with_suffix(".lock").touch()
+    assert commands.working(tmp_path) == []
+    assert killed.exists(), "nothing is cleared away"
 
 
 def test_a_folder_without_a_comparison_has_no_status(tmp_path: Path, capsys):
@@ -136,6 +189,15 @@ def test_a_missing_extra_is_one_line_with_the_command():
     )
 
 
+def test_a_folder_is_not_taken_for_an_extra(tmp_path: Path, monkeypatch):
+    """W&B leaves a folder `wandb` where it was used, which Python would import."""
+    (tmp_path / "surely_not_there").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert_refused(lambda: import_extra("surely_not_there", "ray"), "is not installed: pip")
+    monkeypatch.setitem(TRACKERS, "own", ("surely_not_there", "own"))
+    assert_refused(lambda: read_trackers("own"), "is not installed: pip")
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [("30", 30), ("08:00:00", 480), ("1:30", 2), ("2-12", 3600), ("1-00:30:00", 1470)],
@@ -157,8 +219,7 @@ def test_files_come_back_as_they_were_and_nowhere_else(tmp_path: Path):
         (run / "checkpoints" / f"step-{step:08d}.safetensors").write_bytes(bytes([step]))
     (run / "owner.json").write_text("{}")
     job = Job("a", "run", "cells/a", {}, out=str(here))
-    sent = carried.files_of(replace(job, out=str(there)))
-    carried.take_in(job, carried.pack(sent, there))
+    carried.take_in(job, carried.send(replace(job, out=str(there))))
     names = sorted(str(f.relative_to(here)) for f in here.rglob("*") if f.is_file())
     assert names == [f"cells/a/checkpoints/step-{step:08d}.safetensors" for step in (2, 3)]
     forged, out = io.BytesIO(), tmp_path / "out" / "deep"

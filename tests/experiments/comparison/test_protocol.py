@@ -67,7 +67,10 @@ def test_beside_other_tasks_they_would_mislead(settings):
 
 def test_a_recipe_is_spelled_out():
     line = line_of(spec_of(["maml", "blockiaf"], recipes="authors", iterations=3_000))
-    assert "Adam, outer rate 0.001; for blockiaf SGD, outer rate 0.001, Nesterov 0.9" in line
+    assert (
+        "Adam, outer learning rate 0.001; for blockiaf SGD, outer learning rate 0.001, Nesterov 0.9"
+        in line
+    )
     assert "weight decay 0.0001, times 0.1 every 1,000;" in line
 
 

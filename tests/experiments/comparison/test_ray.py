@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,9 +45,11 @@ def test_with_a_node_killed_the_table_is_the_one_of_this_machine(
     shared: str, cluster: RayNodes, tmp_path: Path
 ):
     out, here = tmp_path / "out", tmp_path / "here"
-    words = TWELVE if shared == "true" else (*TWELVE, "--methods", "maml,metasgd", "--seeds", "1")
+    few = ("--methods", "maml,metasgd", "--seeds", "1", "--iterations", "600")
+    words = TWELVE if shared == "true" else (*TWELVE, *few)
     launcher = f"ray:address={cluster.address},shared={shared}"
-    process = begun(*words, "--launcher", launcher, "--out", str(out))
+    log = tmp_path / "log"
+    process = begun(*words, "--launcher", launcher, "--out", str(out), log=log)
 
     def runs_on(node: str) -> bool:
         places = [p for c in commands.working(out) for p in c.running.values()]
@@ -56,8 +61,51 @@ def test_with_a_node_killed_the_table_is_the_one_of_this_machine(
     assert main([*words, "--out", str(here)]) == 0
     process.join(300)
     assert process.exitcode == 0
+    assert "run again from its last checkpoint" in log.read_text()
     assert table_of(out, times=False) == table_of(here, times=False)
     assert not [row for row in table_of(out)["rows"] if row["status"] != "done"]
+
+
+@pytest.mark.parametrize("shared", ["true", "false"])
+def test_convergence_is_measured_wherever_the_run_is(
+    shared: str, cluster: RayNodes, tmp_path: Path
+):
+    run = tmp_path / "run"
+    words = ("--data", "sinusoid", "--method", "maml", "--shots", "3", "--queries", "3")
+    assert main(["train", *words, "--iterations", "2", "--out", str(run)]) == 0
+    launcher = f"ray:address={cluster.address},shared={shared}"
+    found = []
+    for options in ((), ("--launcher", launcher)):
+        out = tmp_path / f"figure-{len(options)}"
+        words = ("convergence", str(run), "--tasks", "3", "--steps", "2")
+        # In a process of its own: one that has used Ray must not be forked later.
+        process = begun(*words, *options, "--out", str(out))
+        process.join(120)
+        assert process.exitcode == 0
+        found.append((out / "convergence.csv").read_bytes())
+    assert found[0] == found[1]
+
+
+def test_a_job_that_no_node_can_hold_is_announced(cluster: RayNodes):
+    module = "metamirror.experiments.comparison.launchers.registry"
+    program = f"""from {module} import open_launcher
+with open_launcher("ray:address={cluster.address},cpus=64"):
+    pass"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "no node of the cluster has the 64 CPUs" in done.stderr
+
+
+@pytest.mark.parametrize("given", ["the option", "the environment"])
+def test_an_address_where_nothing_listens_is_refused_at_once(given: str, tmp_path: Path):
+    pytest.importorskip("ray", reason="pip install 'metamirror[ray]'")
+    address = "127.0.0.1:1" if given == "the option" else "auto"
+    environment = os.environ | {"RAY_ADDRESS": "127.0.0.1:1"}
+    words = ["compare", "--data", "sinusoid", "--launcher", f"ray:address={address}"]
+    command = [sys.executable, "-m", "metamirror", *words, "--out", str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"metamirror: there is no Ray cluster at '{address}'")
+    assert done.stderr.count("\n") == 1
 
 
 def test_stopped_from_elsewhere_its_workers_save_and_end(cluster: RayNodes, tmp_path: Path):

@@ -56,7 +56,10 @@ def decode(
         with _quiet, warnings.catch_warnings(action="ignore"):
             image: Image.Image = Image.open(io.BytesIO(data), formats=_FORMATS)
         _check_pixels(*image.size)
-        return _pixels(image, channels == 1 or (channels is None and _is_grey(image, data)), size)
+        pixels = _pixels(image, channels == 1 or (channels is None and _is_grey(image, data)), size)
+        if image.format == "PNG" and data[24] == 16 and image.mode in ("RGB", "RGBA", "LA"):
+            _check_high_bytes(image)
+        return pixels
 
 
 def pixels_of(image: Image.Image, name: str, channels: int) -> npt.NDArray[np.uint8]:
@@ -112,6 +115,14 @@ def _pixels(
 def _check_pixels(width: int, height: int) -> None:
     if width * height > MAX_PIXELS:
         raise Image.DecompressionBombError(f"{width:,} x {height:,} pixels")
+
+
+def _check_high_bytes(image: Image.Image) -> None:
+    """Refuse 16 bits with colour or alpha that use the lowest alone: PIL keeps the high bytes."""
+    colours = image.convert("RGB") if image.mode == "RGB" else image.convert("RGBA").convert("RGB")
+    brightest = int(np.asarray(colours).max())
+    if 0 < brightest < DARKEST // 256:
+        raise _TooDark(f"below {256 * (brightest + 1):,}")
 
 
 def _webp_size(data: bytes) -> tuple[int, int]:

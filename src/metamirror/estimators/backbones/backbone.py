@@ -90,7 +90,7 @@ class Backbone:
 
     @property
     def is_module(self) -> bool:
-        """Whether it can be part of an exported graph."""
+        """Whether torch can export it as part of a graph."""
         return isinstance(self.network, nn.Module)
 
     @property
@@ -211,7 +211,8 @@ def fingerprint_of(module: nn.Module) -> str:
     What else its forward depends on, a plain attribute for example, is not seen.
     """
     tensors = [*module.parameters(), *module.buffers()]
-    state = tuple((id(t), t._version) for t in tensors)
+    # Changes through `.data` count no version; sums are far cheaper than a checksum.
+    state = tuple((id(t), t._version, *_sums(t)) for t in tensors)
     if module in _fingerprints and _fingerprints[module][0] == state:
         return _fingerprints[module][1]
     digest = hashlib.sha256(f"{type(module).__qualname__}\n{module!r}".encode())
@@ -221,3 +222,10 @@ def fingerprint_of(module: nn.Module) -> str:
             digest.update(as_bytes(value))
     _fingerprints[module] = state, digest.hexdigest()
     return digest.hexdigest()
+
+
+@torch.no_grad()
+def _sums(values: Tensor) -> tuple[float, float]:
+    """Return two numbers that a change of the values rarely leaves alone."""
+    values = values if values.is_floating_point() else values.double()
+    return float(values.sum()), float(torch.linalg.vector_norm(values))

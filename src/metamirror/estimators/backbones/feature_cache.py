@@ -15,6 +15,7 @@ from metamirror.data.store import data_home
 
 T = TypeVar("T")
 FOLDER = "features"
+DAMAGED = (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT)
 PATIENCE = 30.0
 """Seconds to wait for another process that writes."""
 _complained: list[str] = []
@@ -69,14 +70,24 @@ class FeatureCache:
         self._use(write, None)
 
     def _use(self, act: Callable[[sqlite3.Connection], T], otherwise: T) -> T:
-        create = "CREATE TABLE IF NOT EXISTS features (key BLOB PRIMARY KEY, row BLOB)"
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with closing(sqlite3.connect(self.path, timeout=PATIENCE)) as database:
-                database.execute(create)
-                return act(database)
+            try:
+                return self._opened(act)
+            except sqlite3.DatabaseError as error:
+                # Left there, it would cost the same time for ever.
+                if error.sqlite_errorcode & 0xFF not in DAMAGED:
+                    raise
+                self.path.unlink(missing_ok=True)
+                return self._opened(act)
         except (OSError, sqlite3.Error) as error:
             if str(error) not in _complained:
                 _complained.append(str(error))
                 say(f"features are not kept in {self.path.parent}: {error}")
             return otherwise
+
+    def _opened(self, act: Callable[[sqlite3.Connection], T]) -> T:
+        create = "CREATE TABLE IF NOT EXISTS features (key BLOB PRIMARY KEY, row BLOB)"
+        with closing(sqlite3.connect(self.path, timeout=PATIENCE)) as database:
+            database.execute(create)
+            return act(database)

@@ -1,4 +1,4 @@
-"""A function of the user's own as a backbone: of pictures, sentences, or anything else."""
+"""A function of the user's own as a backbone: of images, sentences, or anything else."""
 
 import os
 from collections.abc import Callable
@@ -56,7 +56,7 @@ class Function:
 
 
 def opened(item: Any) -> Any:
-    """Return the picture of an image file; anything else as it is."""
+    """Return an image file as an image; anything else as it is."""
     if isinstance(item, str):
         named = item.lower().endswith(SUFFIXES) and Path(item).is_file()
         return open_image(Path(item)) if named else item

@@ -156,7 +156,7 @@ def _bytes_of(path: Path) -> bytes:
 
 
 def open_image(path: Path) -> Image.Image:
-    """Return the picture of a file in colour, upright, on white where it is transparent."""
+    """Return the image of a file in colour, upright, on white where it is transparent."""
     return Image.fromarray(decode(_bytes_of(path), str(path), channels=3))
 
 
@@ -183,7 +183,8 @@ def _in_range(array: NDArray[Any], name: str) -> NDArray[Any]:
         return array
     if array.dtype.kind not in "bf":
         raise ValueError(
-            f"{name} holds {array.dtype}; images are bytes in 0..255 (uint8) or floats in 0..1"
+            f"{name} holds {array.dtype}; images are bytes in 0..255 (uint8) or floats in 0..1. "
+            f"Tokens stay integers where the backbone is a function"
         )
     array = array.astype(np.float32)
     check_finite(array, name)

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from metamirror.core.files import read_json, write_json
-from metamirror.storage.locks import try_lock
+from metamirror.storage.locks import is_locked, try_lock
 
-FOLDER = "commands"
+FOLDER, TABLE = "commands", "table.json"
 SECONDS_BETWEEN_LOOKS = 1.0
 
 
@@ -28,6 +28,8 @@ class Command(ExitStack):
         self.began = time.time()
         self.file = out / FOLDER / f"{socket.gethostname()}-{os.getpid()}.json"
         self._looked = 0.0
+        self._table = out / TABLE
+        self._found = _stamp(self._table)
 
     def __enter__(self) -> Self:
         lock = try_lock(self.file.with_suffix(".lock"))
@@ -54,9 +56,21 @@ class Command(ExitStack):
 
     @property
     def newest(self) -> bool:
-        """Whether no command was started later on this folder: it writes the table."""
+        """Whether no command was started later on this folder: it writes, or wrote, the table."""
         others = working(self.file.parents[1])
-        return all(other.began <= self.began for other in others)
+        return all(other.began <= self.began for other in others) and not self._overtaken
+
+    @property
+    def _overtaken(self) -> bool:
+        """Whether a later command has ended with a whole table; a stopped one leaves half a one."""
+        # Not by the time in it: the clocks of two machines differ. Only a later one can have
+        # written it, since an earlier one leaves it to this.
+        if _stamp(self._table) == self._found:
+            return False
+        try:
+            return all(row["status"] != "missing" for row in read_json(self._table)["rows"])
+        except (ValueError, KeyError, TypeError, OSError):
+            return False
 
 
 @dataclass(frozen=True)
@@ -74,6 +88,15 @@ class Working:
         self.file.with_suffix(".stop").touch()
 
 
+def _stamp(file: Path) -> tuple[int, int, int] | None:
+    """Return what changes whenever a file is written anew; None if there is none."""
+    try:
+        found = file.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
 def working(out: Path) -> list[Working]:
     """Return the commands that work on a folder; those of killed processes are cleared away."""
     return list(_working(out))
@@ -81,7 +104,14 @@ def working(out: Path) -> list[Working]:
 
 def _working(out: Path) -> Iterator[Working]:
     for file in sorted((out / FOLDER).glob("*.json")):
-        if (lock := try_lock(file.with_suffix(".lock"))) is not None:
+        try:
+            lock = try_lock(file.with_suffix(".lock"))
+        except OSError:
+            # Whoever may only read the folder sees the same, and clears nothing away.
+            if not is_locked(file.with_suffix(".lock")):
+                continue
+            lock = None
+        if lock is not None:
             for ending in (".json", ".stop"):
                 file.with_suffix(ending).unlink(missing_ok=True)
             file.with_suffix(".lock").unlink(missing_ok=True)

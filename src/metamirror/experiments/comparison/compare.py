@@ -9,7 +9,7 @@ from metamirror.console import say, warn
 from metamirror.core.files import write_json
 from metamirror.data import TaskStream
 from metamirror.experiments.comparison import plan, search
-from metamirror.experiments.comparison.commands import Command
+from metamirror.experiments.comparison.commands import TABLE, Command
 from metamirror.experiments.comparison.jobs import Job, Record, failed, read_record, write_record
 from metamirror.experiments.comparison.launchers.launcher import Launcher
 from metamirror.experiments.comparison.protocol import make_protocol
@@ -69,9 +69,9 @@ def compare(
         def finish() -> Table:
             table = make_table(protocol, rows, records)
             if not command.newest:
-                say("another command was started later on this folder: it writes the table")
+                say("another command was started later on this folder: the table is its")
                 return table
-            write_json(spec.out / "table.json", table)
+            write_json(spec.out / TABLE, table)
             if write_table is not None:
                 write_table(spec.out, table)
             return table

@@ -10,7 +10,7 @@ from metamirror.training.config import RunConfig
 from metamirror.training.task_results import read_tasks
 
 RECORDS, DESCRIPTIONS = "records", "jobs"
-PLACE = ("out", "device", "data_dir", "log")
+PLACE = ("out", "run", "device", "data_dir", "log")
 Work = Literal["run", "nearest mean of pixels", "nearest mean of features", "convergence"]
 
 
@@ -34,6 +34,14 @@ class Job:
     data_dir: str | None = None
     log: str = ""  # trackers that get the figures of its run
     options: dict[str, Any] = field(default_factory=dict)  # what else its work depends on
+    run: str | None = None  # the run folder, where it is not `folder` below `out`
+
+    @property
+    def run_folder(self) -> Path | None:
+        """Its run folder; pixels have none."""
+        if self.folder is None:
+            return None
+        return Path(self.out, self.folder) if self.run is None else Path(self.run)
 
     @property
     def description(self) -> Path:

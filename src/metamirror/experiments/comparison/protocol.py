@@ -134,7 +134,7 @@ def _step_sizes(
     )
     words = f"inner step size for each row from {inner}"
     if search["geometry"]:
-        words += f" and the geometry's outer rate from {outer},"
+        words += f" and the geometry's outer learning rate from {outer},"
     words += f" by {search['tasks']} validation tasks after {search['iterations']:,} iterations"
     known = [
         (row, " and ".join(f"{rate:g}" for rate in rates if rate is not None))
@@ -158,7 +158,7 @@ def _outer(base: RunConfig) -> str:
     own = "" if base.geometry_lr is None else f" ({base.geometry_lr:g} for the geometry)"
     words = [
         "Adam" if base.optimizer == "adam" else "SGD",
-        f"outer rate {base.outer_lr:g}{own}",
+        f"outer learning rate {base.outer_lr:g}{own}",
         base.optimizer == "sgd" and base.momentum and f"Nesterov {base.momentum:g}",
         base.weight_decay and f"weight decay {base.weight_decay:g}",
         base.schedule == "step" and f"times {base.decay_factor:g} every {base.decay_every:,}",

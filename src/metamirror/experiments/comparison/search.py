@@ -13,7 +13,7 @@ from metamirror.training.config import parse_config
 
 FOLDER = "search"
 RATES = ("lr", "geometry_lr")
-"""The settings of a run that a search chooses: the inner step size, the geometry's outer rate."""
+"""What a search chooses of a run: the inner step size, the geometry's outer learning rate."""
 Rates = Mapping[str, float]
 """What it chose, or tries, by RATES. A geometry_lr of zero holds the geometry still."""
 Tried = Sequence[tuple[Rates, Job]]
@@ -29,7 +29,7 @@ class Search:
     candidates: tuple[float, ...]  # inner step sizes
     iterations: int  # of each run
     tasks: int  # of the validation split
-    geometry: tuple[float, ...] = ()  # outer rates of the geometry parameters; empty: the usual one
+    geometry: tuple[float, ...] = ()  # outer learning rates of the geometry; empty: the usual
 
     def __post_init__(self) -> None:
         if len(self.candidates) < 2 and len(self.geometry) < 2:

@@ -57,7 +57,9 @@ def _measure(job: Job, data: Path | None) -> Record:
     stream = build_stream(config, job.split, batch=1, data_dir=data)
     own = {"steps": job.options["steps"], "which": job.options["which"], "tasks": job.tasks}
     ranks = Ranks(choose_device(job.device))
-    paths = inner_paths.measure(Path(job.out, str(job.folder)), stream, ranks=ranks, **own)
+    run = job.run_folder
+    assert run is not None
+    paths = inner_paths.measure(run, stream, ranks=ranks, **own)
     inner_paths.write(job.file("safetensors"), paths)
     return Record(found={})
 

@@ -56,10 +56,13 @@ export class FileImage {
 
   constructor(canvas) { this.canvas = canvas; }
 
-  /** Starts for ink look for it everywhere; others get the middle, in their own size. */
-  fields({ channels, size, ink }) {
+  /** Starts for ink look for it everywhere; others get the middle, in their own size.
+   *  A model from a file gets all the detail there is up to a side, and scales it as `predict` does. */
+  fields({ channels, size, ink, side }) {
     const [left, top, wide, high] = part(this.canvas, !ink);
-    const scale = (ink ? SIDE : Math.min(size, SIDE)) / Math.max(wide, high);
+    const longest = Math.max(wide, high);
+    const usual = ink ? SIDE : Math.min(size, SIDE);
+    const scale = (side ? Math.min(side, longest) : usual) / longest;
     const [width, height] = [wide, high].map((length) => Math.max(8, Math.round(length * scale)));
     const canvas = scaled(this.canvas, [left, top, wide, high], width, height);
     const { data } = canvas.getContext("2d").getImageData(0, 0, width, height);

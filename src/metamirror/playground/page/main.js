@@ -6,6 +6,7 @@ import { Classes } from "./classes.js";
 import { Influence } from "./influence.js";
 import { InkImage } from "./images.js";
 import { showSquares } from "./pad.js";
+import { showAlone } from "./saved.js";
 import { server } from "./server.js";
 import { Trial } from "./trial.js";
 
@@ -21,11 +22,18 @@ function problem(reason) {
 }
 
 async function begin() {
-  const { starts, first, samples, no_onnx: noOnnx, ...limits } = await server.starts();
+  const { starts, first, saved, samples, no_onnx: noOnnx, ...limits } = await server.starts();
   const chart = new Chart(page.chart);
   const camera = new Camera(page, problem);
   const influence = new Influence(page, problem);
-  const trial = new Trial(page, { problem, camera, changed: () => influence.of(trial) });
+  const trial = new Trial(page, {
+    problem,
+    camera,
+    changed: () => {
+      if (page.examples.hidden) problem(""); // nothing else on the page would take it away
+      influence.of(trial);
+    },
+  });
   let adapted = false; // whether there is a model to compare other settings with
   let running = new AbortController(); // of the adaptation that counts
   let sample = -1;
@@ -166,7 +174,8 @@ async function begin() {
 
   // Beginnings
 
-  function reset() {
+  /** @param model from a file, to begin with */
+  function reset(model) {
     adapted = false;
     another();
     clearTimeout(soon);
@@ -178,6 +187,7 @@ async function begin() {
     page.waiting.hidden = false;
     page.adapt.textContent = "Adapt";
     usual();
+    showAlone(model, page, trial);
   }
 
   async function letters() {
@@ -188,7 +198,7 @@ async function begin() {
       const given = await server.sample(sample);
       if (mine !== running) return; // something else was begun meanwhile
       if (!start().ink) page.start.value = first;
-      reset();
+      reset(null);
       const most = start().most_classes;
       const kept = given.classes.slice(0, most);
       classes.fill(kept.map(({ name, examples }) => ({
@@ -202,7 +212,8 @@ async function begin() {
     }
   }
 
-  page.reset.addEventListener("click", reset);
+  page.reset.addEventListener("click", () => reset(saved));
+  page.teach.addEventListener("click", () => reset(null));
   page.letters.addEventListener("click", letters);
 
   // Images from elsewhere
@@ -210,7 +221,7 @@ async function begin() {
   function take(element, files) {
     const card = classes.cardOf(element);
     if (card) card.takeFiles(files);
-    else if (page.try.contains(element)) trial.takeFiles(files);
+    else if (page.examples.hidden || page.try.contains(element)) trial.takeFiles(files);
     else return false;
     return true;
   }
@@ -227,7 +238,7 @@ async function begin() {
     if (files.length && !take(event.target, files)) problem("Drop images on a class or on the large square.");
   });
 
-  reset();
+  reset(saved);
 }
 
 begin().catch((error) => problem(error.message));

@@ -13,7 +13,7 @@ from metamirror.report.charts import GREY, Series, draw_lines, save
 from metamirror.report.collect import dicts_in, number
 from metamirror.report.styles import styles_of
 from metamirror.report.tables import csv_text
-from metamirror.training.logs.log import Opening
+from metamirror.training.logs.log import Logs, Opening
 from metamirror.training.logs.registry import open_trackers
 from metamirror.training.run_folder import versions
 
@@ -42,13 +42,12 @@ def write_figure(found: dict[str, Any], out: Path) -> None:
 def send(found: dict[str, Any], out: Path, log: str) -> None:
     """Give trackers every curve, with k as the step, and the figure."""
     opening = Opening(out, -1, found["protocol"], versions())
-    for tracker in open_trackers(log, opening).values():
+    with Logs(open_trackers(log, opening)) as logs:
         for points in zip(*(curve["points"] for curve in found["curves"]), strict=True):
             pairs = zip(found["curves"], points, strict=True)
             values = {f"{c['label']}/{n}": v for c, p in pairs for n, v in p.items() if n != "k"}
-            tracker.add(points[0]["k"], values)
-        tracker.image(NAME, (out / f"{NAME}.png").read_bytes())
-        tracker.close()
+            logs.add(points[0]["k"], values)
+        logs.image(NAME, (out / f"{NAME}.png").read_bytes())
 
 
 def as_csv(found: dict[str, Any]) -> str:

@@ -29,7 +29,7 @@ class Opening:
     """What a log is opened with."""
 
     folder: Path  # of the run
-    step: int  # from which the run goes on; what was logged after it is logged again
+    step: int  # from which the run goes on, -1 for none; what was logged after it is logged again
     config: dict[str, Any]  # the run's settings
     versions: dict[str, Any]  # of the code
 
@@ -40,24 +40,30 @@ class Opening:
 
 
 class Logs(ExitStack):
-    """Several logs as one. A tracker that fails is left out from then on: the run goes on."""
+    """Several logs as one. A tracker that fails is left out from then on: the run goes on.
 
-    def __init__(self, first: Log, others: Mapping[str, Log]):
+    `first`, the metrics file of a run, is no tracker: what it raises is raised.
+    """
+
+    def __init__(self, trackers: Mapping[str, Log], first: Log | None = None):
         super().__init__()
-        self._first, self._others = first, dict(others)
-        self.callback(first.close)
-        for name in others:
+        self._first, self._others = first, dict(trackers)
+        if first is not None:
+            self.callback(first.close)
+        for name in trackers:
             self.callback(self._tell, name, "close")
 
     def add(self, step: int, values: Values) -> None:
         """Give every log the figures of one step."""
-        self._first.add(step, values)
+        if self._first is not None:
+            self._first.add(step, values)
         for name in list(self._others):
             self._tell(name, "add", step, values)
 
     def image(self, name: str, png: bytes) -> None:
         """Give every log an image."""
-        self._first.image(name, png)
+        if self._first is not None:
+            self._first.image(name, png)
         for other in list(self._others):
             self._tell(other, "image", name, png)
 

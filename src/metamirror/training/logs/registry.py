@@ -1,8 +1,8 @@
 """The trackers by name, from the words of a command line."""
 
 import importlib
-from importlib.util import find_spec
 
+from metamirror.core.extras import is_installed
 from metamirror.training.logs.log import Log, Opening
 
 TRACKERS = {
@@ -21,7 +21,7 @@ def read_trackers(words: str) -> tuple[str, ...]:
         if name not in TRACKERS or names.count(name) > 1:
             raise ValueError(f"log is {words!r}; choose from {', '.join(TRACKERS)}, each once")
         package, extra = TRACKERS[name]
-        if package is not None and find_spec(package) is None:
+        if package is not None and not is_installed(package):
             raise ValueError(f"{package} is not installed: pip install 'metamirror[{extra}]'")
     return names
 

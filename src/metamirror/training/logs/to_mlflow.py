@@ -30,7 +30,7 @@ class MlflowLog:
 
         self._client = MlflowClient(store)
         file = opening.folder / FILE
-        if file.is_file():
+        if file.is_file() and opening.step >= 0:
             self._run = str(read_json(file)["run"])
         else:
             known = self._client.get_experiment_by_name(EXPERIMENT)

@@ -4,6 +4,7 @@ import contextlib
 import io
 import tarfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from metamirror.core.files import write_atomically
@@ -12,13 +13,30 @@ from metamirror.storage import checkpoint
 from metamirror.storage.locks import OWNER
 
 LEFT_BEHIND = (".lock", ".tmp")
+RUN = "run"
+"""Where a run from outside the comparison's folder is put on the other machine."""
 State = dict[Path, tuple[int, int]]
 """When each file was changed, and how long it is."""
 
 
-def files_of(job: Job) -> list[Path]:
+def send(job: Job) -> bytes:
     """Return what there is of a job: its run, with the checkpoints of earlier attempts."""
-    return [] if job.folder is None else _files(Path(job.out, job.folder))
+    out, run = Path(job.out), job.run_folder
+    if run is None:
+        return pack([], out)
+    return pack(_files(run), out) if _is_below(run, out) else pack(_files(run), run, below=RUN)
+
+
+def receive(job: Job, content: bytes, out: Path) -> Job:
+    """Write what was sent of a job into a folder, and return the job as it stands there."""
+    unpack(content, out)
+    run = job.run_folder
+    outside = run is not None and not _is_below(run, Path(job.out))
+    return replace(job, out=str(out), run=str(out / RUN) if outside else None)
+
+
+def _is_below(run: Path, out: Path) -> bool:
+    return run.absolute().is_relative_to(out.absolute())
 
 
 def state_of(out: Path) -> State:
@@ -40,8 +58,8 @@ def changed(out: Path, seen: State) -> list[Path]:
     return found
 
 
-def pack(files: Sequence[Path], out: Path) -> bytes:
-    """Return files as one archive, by their names below the comparison's folder.
+def pack(files: Sequence[Path], out: Path, below: str = "") -> bytes:
+    """Return files as one archive, by their names in a folder, which becomes `below`.
 
     In the order given: a checkpoint before the metrics, which may be longer than it says, but not
     shorter.
@@ -53,7 +71,7 @@ def pack(files: Sequence[Path], out: Path) -> bytes:
                 data = file.read_bytes()
             except FileNotFoundError:
                 continue
-            entry = tarfile.TarInfo(str(file.relative_to(out)))
+            entry = tarfile.TarInfo(str(Path(below, file.relative_to(out))))
             entry.size = len(data)
             archive.addfile(entry, io.BytesIO(data))
     return content.getvalue()

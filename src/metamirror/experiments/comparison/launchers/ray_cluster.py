@@ -2,14 +2,17 @@
 
 import math
 import os
+import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from metamirror.console import warn
 from metamirror.core.extras import import_extra
 from metamirror.experiments.comparison.jobs import Job
 from metamirror.experiments.comparison.launchers import carried
@@ -18,6 +21,9 @@ from metamirror.experiments.comparison.launchers.worker_process import WorkerPro
 
 SECONDS_BETWEEN_LOOKS = 0.1
 SECONDS_BETWEEN_CARRIES = 5.0
+SECONDS_TO_ANSWER = 10.0
+SECONDS_TO_SEND = 30.0
+"""For one piece of news, files included: Ray itself would wait for ever for what is lost."""
 
 
 @dataclass(frozen=True)
@@ -44,25 +50,56 @@ class RayLauncher(Launcher):
             raise ValueError(f"cpus is {options.cpus}, jobs {options.jobs}; at least 1 each")
         if not 0 <= options.gpus < math.inf:
             raise ValueError(f"gpus is {options.gpus}; at least 0")
+        # A try takes most of a minute, and Ray would make twenty: auto may be a dead cluster.
+        os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "1")
         self._ray = import_extra("ray", "ray")
         self.options, self.room = options, options.jobs
         try:
+            _knock(options.address)
             self._ray.init(address=options.address, log_to_driver=False, logging_level="ERROR")
-        except (ConnectionError, ValueError, RuntimeError) as error:
+        except (OSError, ValueError, RuntimeError) as error:
             raise ValueError(
                 f"there is no Ray cluster at {options.address!r}: start one with "
                 f"`ray start --head`, or give address=HOST:PORT ({' '.join(str(error).split())})"
             ) from error
-        self.callback(self._ray.shutdown)
+        self.callback(self._leave)
+        self._warn_of_no_room()
         # A lost task is run again by the launcher, which knows how far the job has come.
         self._task = self._ray.remote(run_job).options(
             num_cpus=options.cpus, num_gpus=options.gpus, max_retries=0, num_returns="streaming"
         )
 
+    def _leave(self) -> None:
+        """Leave the cluster; one that does not answer any more is not waited for."""
+        leaving = threading.Thread(target=self._ray.shutdown, daemon=True)
+        leaving.start()
+        leaving.join(SECONDS_TO_ANSWER)
+
+    def _warn_of_no_room(self) -> None:
+        """Say so if jobs would wait for a node that is not there: one may still join."""
+        wanted = {"CPU": self.options.cpus, "GPU": self.options.gpus}
+        nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        if not any(all(n.get(what, 0) >= many for what, many in wanted.items()) for n in nodes):
+            warn(
+                f"no node of the cluster has the {self.options.cpus} CPUs and "
+                f"{self.options.gpus:g} GPUs of a job: jobs wait until one joins; or give fewer "
+                f"by cpus= and gpus="
+            )
+
     def submit(self, job: Job) -> "_Attempt":
-        files = None if self.options.shared else carried.pack(carried.files_of(job), Path(job.out))
+        files = None if self.options.shared else carried.send(job)
         news = self._task.remote(asdict(job), files, os.getcwd(), self.options.cpus)
         return _Attempt(self._ray, job, news)
+
+
+def _knock(address: str) -> None:
+    """Raise OSError where nothing listens: Ray itself would ask for most of a minute."""
+    if address == "auto":
+        address = os.environ.get("RAY_ADDRESS", "")
+    host, _, port = address.rpartition(":")
+    # Anything else, such as ray://HOST:PORT, is Ray's to read.
+    if host and "/" not in host and port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), SECONDS_TO_ANSWER).close()
 
 
 class _Attempt:
@@ -79,7 +116,7 @@ class _Attempt:
     def ended(self) -> str | None:
         while self._how is None and self._ray.wait([self._news], timeout=0)[0]:
             try:
-                news = self._ray.get(next(self._news))
+                news = self._ray.get(next(self._news), timeout=SECONDS_TO_SEND)
             except StopIteration:
                 self._how = "left no record that can be read"
             except self._ray.exceptions.RayError as error:
@@ -108,8 +145,8 @@ def run_job(
     job = Job(**description)
     with ExitStack() as stack:
         if files is not None:
-            job = replace(job, out=stack.enter_context(TemporaryDirectory(prefix="metamirror-")))
-            carried.unpack(files, Path(job.out))
+            out = stack.enter_context(TemporaryDirectory(prefix="metamirror-"))
+            job = carried.receive(job, files, Path(out))
         job.describe()
         seen = carried.state_of(Path(job.out)) if files is not None else {}
         process = _worker(folder if os.path.isdir(folder) else None, threads)
