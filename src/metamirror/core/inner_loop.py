@@ -12,8 +12,9 @@ from metamirror.core.adjoints import Adjoint, Replay, Unrolled
 from metamirror.core.geometry import Geometry, State
 from metamirror.core.grad_mode import check_mode
 from metamirror.core.lower_level import Lower, loss_and_gradient
+from metamirror.core.outside_vmap import outside_vmap
 from metamirror.core.tasks import Params
-from metamirror.core.trees import tensors_in, with_tensors
+from metamirror.core.trees import leaves, tensors_in, with_tensors
 
 
 @dataclass(frozen=True)
@@ -71,11 +72,12 @@ def descend(
         def level(phi: Params, phi0: Params) -> tuple[Tensor, Tensor]:
             return lower({**given, **phi}, phi0)
 
-        loss, grad = _loss_and_gradient(level, phi, phi0, adjoint, inside_vmap)
+        loss, grad = _loss_and_gradient(level, phi, phi0, adjoint, stacked)
         norm = geometry.gradient_norm(state, grad)
         after = geometry.step(state, grad, lr=lr, loss=loss, k=k)
         return after, {**given, **phi}, loss.detach(), norm
 
+    stacked = leaves(lower.batch) if inside_vmap else ()
     begun = state
     tail: deque[State] = deque(maxlen=adjoint.last)
     with torch.set_grad_enabled(adjoint.builds_graph and torch.is_grad_enabled()):
@@ -143,13 +145,10 @@ def detached(params: Params) -> Params:
 
 
 def _loss_and_gradient(
-    lower: Lower, phi: Params, phi0: Params, adjoint: Adjoint, inside_vmap: bool
+    lower: Lower, phi: Params, phi0: Params, adjoint: Adjoint, stacked: Sequence[Tensor] = ()
 ) -> tuple[Tensor, Params]:
-    if inside_vmap:
-        grad, (_, loss) = torch.func.grad_and_value(lower, has_aux=True)(phi, phi0)
-        if adjoint.second_order:
-            return loss, grad
-        return loss.detach(), {name: g.detach() for name, g in grad.items()}
+    if stacked:
+        return _of_stack(lower, phi, phi0, adjoint, stacked)
     # At second order phi may carry a graph, and the gradient must stay connected to it; in every
     # other case, and where the graph is recomputed later, a fresh leaf lets each step's graph be
     # freed at once.
@@ -160,3 +159,30 @@ def _loss_and_gradient(
     }
     loss, grad = loss_and_gradient(lower, phi, phi0, create_graph=second)
     return loss if second else loss.detach(), grad
+
+
+def _of_stack(
+    lower: Lower, phi: Params, phi0: Params, adjoint: Adjoint, stacked: Sequence[Tensor]
+) -> tuple[Tensor, Params]:
+    """Return loss and gradient of one task under vmap, from those of all tasks outside it.
+
+    The gradient of the sum of all losses by every task's own phi is each task's gradient.
+    """
+
+    def of_all(size: int, axes: Sequence[int | None], given: Sequence[Tensor]) -> Any:
+        each = (
+            p.expand(size, *p.shape) if axis is None else p.movedim(axis, 0)
+            for p, axis in zip(given[: len(phi)], axes, strict=False)
+        )
+
+        def total(phi: Params, phi0: Params) -> tuple[Tensor, Tensor]:
+            minimised, loss = torch.func.vmap(
+                lambda phi: lower(phi, phi0), randomness="different"
+            )(phi)
+            return minimised.sum(), loss
+
+        loss, grad = _loss_and_gradient(total, dict(zip(phi, each, strict=True)), phi0, adjoint)
+        return (loss, *grad.values()), (0,) * (1 + len(grad))
+
+    loss, *grad = outside_vmap(of_all, *phi.values(), *stacked)
+    return loss, dict(zip(phi, grad, strict=True))

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from metamirror.core.outside_vmap import only_vmap
 from metamirror.core.trees import tensors_in, with_tensors
 
 Tree = Any
@@ -74,13 +75,6 @@ class _OnePass(torch.autograd.Function):
         return tuple(wider((*z, *tensors[count:]))), (0,) * count
 
 
-def _only_vmap() -> bool:
-    """Whether no transform of `torch.func` is active but vmap, which has its rule above."""
-    functorch = torch._C._functorch
-    stack = functorch.get_interpreter_stack()
-    return all(level.key() == functorch.TransformType.Vmap for level in stack or ())
-
-
 @dataclass
 class _Call:
     """What a call consists of beside its tensors: z first, then the leaves of what is prepared."""
@@ -109,7 +103,7 @@ class _Call:
         return with_tensors(self.tree, tensors[self.count :])
 
     def __call__(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
-        if torch.is_grad_enabled() and _only_vmap():
+        if torch.is_grad_enabled() and only_vmap():
             found: Sequence[Tensor] = _OnePass.apply(self, *tensors)  # type: ignore[no-untyped-call]
             return found
         return self.forward(tensors)[0]

@@ -5,6 +5,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from metamirror.core.normalisation import BatchNorm
+from metamirror.core.outside_vmap import only_vmap
 from metamirror.models.images import as_images
 from metamirror.models.kernels.fast_block import fast_block
 
@@ -45,13 +46,14 @@ class ConvBlock(nn.Module):
         return F.max_pool2d(F.relu(self.norm(self.conv(x))), 2)
 
     def _fast_applies(self, x: Tensor) -> bool:
-        # On a GPU it was never measured; torch.func has no rule for it; compilers and exporters
-        # want plain operations; a part that was replaced, or that has hooks, has to be called.
+        # On a GPU it was never measured; of torch.func's transforms it knows vmap alone; compilers
+        # and exporters want plain operations; a part that was replaced, or that has hooks, has to
+        # be called.
         return (
             x.device.type == "cpu"
             and x.dtype in (torch.float32, torch.float64)
             and x.shape[0] > 0
-            and not torch._C._are_functorch_transforms_active()
+            and only_vmap()
             and not torch.is_autocast_enabled("cpu")
             and not torch.compiler.is_compiling()
             and _untouched(self.conv, Convolution)

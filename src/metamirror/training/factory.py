@@ -118,13 +118,28 @@ def build_learner(
     )
     use_precision(learner, config)
     if config.vectorize is None:
-        # Small operations gain by vmap, a CPU's convolutions lose.
-        slower = device.type == "cpu" and any(isinstance(m, nn.Conv2d) for m in model.modules())
         able = learner.settings.adjoint.vectorizes and learner.settings.autocast is None
+        gains = device.type != "cpu" or gains_by_vmap(learner, config.tasks_per_step)
         learner.configure(
-            vectorize=able and not slower and not stream.ragged and fits_vmap(learner, stream)
+            vectorize=able and gains and not stream.ragged and fits_vmap(learner, stream)
         )
     return learner.to(device)
+
+
+SMALL_IMAGE = 40
+"""Height and width up to which a conv4 gains by vmap: small operations do."""
+STACKED = range(4, 9)
+"""How many tasks a step a conv4 then has: fewer gain little, more take much memory."""
+
+
+def gains_by_vmap(learner: Learner, tasks: int) -> bool:
+    """Return whether a CPU is faster with all tasks of a step at once."""
+    model = learner.model
+    if not any(isinstance(m, nn.Conv2d) for m in model.modules()):
+        return True
+    # Its blocks know how to be stacked. With more threads, tasks side by side are faster.
+    small = isinstance(model, models.Conv4) and model.image_size <= SMALL_IMAGE
+    return small and torch.get_num_threads() == 1 and tasks in STACKED
 
 
 def fits_vmap(learner: Learner, stream: TaskStream) -> bool:

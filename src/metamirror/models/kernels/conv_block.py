@@ -33,13 +33,13 @@ batch_statistics = torch.ops.aten.batch_norm_update_stats.default
 
 
 def _adjoints(
-    grad: Tensor, x: Tensor, weight: Tensor, wanted: tuple[bool, bool]
+    grad: Tensor, x: Tensor, weight: Tensor, groups: int, wanted: tuple[bool, bool]
 ) -> tuple[Tensor | None, Tensor | None]:
     """Return a convolution's derivatives in x and in its weight, those that are wanted."""
-    few = wanted[1] and grad.numel() <= FEW * grad.shape[1]
+    few = wanted[1] and groups == 1 and grad.numel() <= FEW * grad.shape[1]
     mask = [wanted[0], wanted[1] and not few, False]
     by_x, by_weight, _ = convolution_backward(
-        grad, x, weight, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1, mask
+        grad, x, weight, None, [1, 1], [1, 1], [1, 1], False, [0, 0], groups, mask
     )
     return by_x, _by_weight(grad, x) if few else by_weight
 
@@ -60,13 +60,15 @@ class Convolve(Function):
     """torch's own second derivative of a convolution leaves the channels-last layout."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, groups: int) -> Tensor:
         ctx.save_for_backward(x, weight)
-        return F.conv2d(x, weight, padding=1)
+        ctx.groups = groups
+        return F.conv2d(x, weight, padding=1, groups=groups)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        return ConvolveBackward.apply(grad, *ctx.saved_tensors, ctx.needs_input_grad)  # type: ignore[no-untyped-call]
+        wanted = ctx.needs_input_grad[:2]
+        return *ConvolveBackward.apply(grad, *ctx.saved_tensors, ctx.groups, wanted), None  # type: ignore[no-untyped-call]
 
 
 class ConvolveBackward(Function):
@@ -74,11 +76,12 @@ class ConvolveBackward(Function):
 
     @staticmethod
     def forward(
-        ctx: Any, grad: Tensor, x: Tensor, weight: Tensor, wanted: tuple[bool, bool]
+        ctx: Any, grad: Tensor, x: Tensor, weight: Tensor, groups: int, wanted: tuple[bool, bool]
     ) -> tuple[Tensor | None, Tensor | None]:
         ctx.save_for_backward(grad, x, weight)
         ctx.set_materialize_grads(False)
-        return _adjoints(grad, x, weight, wanted)
+        ctx.groups = groups
+        return _adjoints(grad, x, weight, groups, wanted)
 
     @staticmethod
     def backward(ctx: Any, by_x: Tensor | None, by_weight: Tensor | None) -> Any:
@@ -86,15 +89,14 @@ class ConvolveBackward(Function):
         grad, x, weight = ctx.saved_tensors
         in_grad: Tensor | None = None
         if by_x is not None:
-            in_grad = F.conv2d(by_x, weight, padding=1)
+            in_grad = F.conv2d(by_x, weight, padding=1, groups=ctx.groups)
         if by_weight is not None:
-            other = F.conv2d(x, by_weight, padding=1)
+            other = F.conv2d(x, by_weight, padding=1, groups=ctx.groups)
             in_grad = other if in_grad is None else in_grad + other
         wanted = (by_weight is not None, by_x is not None)
-        in_x, in_weight = _adjoints(
-            grad, x if by_x is None else by_x, weight if by_weight is None else by_weight, wanted
-        )
-        return in_grad, in_x, in_weight, None
+        u_x, u_weight = x if by_x is None else by_x, weight if by_weight is None else by_weight
+        in_x, in_weight = _adjoints(grad, u_x, u_weight, ctx.groups, wanted)
+        return in_grad, in_x, in_weight, None, None
 
 
 def refuse_a_third_derivative() -> None:
