@@ -28,7 +28,7 @@ from tests.core.odd_models import (
     words,
 )
 
-BATCH, LAYER, OFF = "convert_batch_norm", "convert_layer_norm", "or leave vectorize off"
+BATCH, OFF = "convert_batch_norm", "or leave vectorize off"
 
 
 def used(norm: Any) -> nn.Module:
@@ -59,16 +59,14 @@ SEQUENCES = {
     "a transformer layer, with dropout": Case(
         lambda: sequence(nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)),
         series,
-        under_vmap=LAYER,
     ),
     "a transformer layer in evaluation": Case(
         lambda: sequence(nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)).eval(),
         series,
-        under_vmap=LAYER,
     ),
     "an lstm": Case(lambda: sequence(nn.LSTM(4, 4, batch_first=True)), series, under_vmap=OFF),
     "a gru": Case(lambda: sequence(nn.GRU(4, 4, batch_first=True)), series, under_vmap=OFF),
-    "a recurrent cell": Case(lambda: sequence(nn.GRUCell(4, 4), steps), series, under_vmap=OFF),
+    "a recurrent cell": Case(lambda: sequence(nn.GRUCell(4, 4), steps), series),
     "an embedding bag": Case(
         lambda: nn.Sequential(nn.EmbeddingBag(11, 4), nn.Tanh(), nn.Linear(4, WAYS)),
         words,
@@ -93,18 +91,14 @@ LAYERS = {
         volumes,
         under_vmap=BATCH,
     ),
-    "batch norm 1d in evaluation": Case(
-        lambda: mlp(used(nn.BatchNorm1d(6)), nn.Tanh()).eval(), under_vmap=BATCH
-    ),
+    "batch norm 1d in evaluation": Case(lambda: mlp(used(nn.BatchNorm1d(6)), nn.Tanh()).eval()),
     "batch norm 2d in evaluation": Case(
         lambda: convolved(nn.Conv2d(1, 2, 3), used(nn.BatchNorm2d(2)), features=32).eval(),
         images,
-        under_vmap=BATCH,
     ),
     "batch norm 3d in evaluation": Case(
         lambda: convolved(nn.Conv3d(1, 2, 2), used(nn.BatchNorm3d(2)), features=16).eval(),
         volumes,
-        under_vmap=BATCH,
     ),
     "instance norm": Case(
         lambda: convolved(
@@ -113,12 +107,22 @@ LAYERS = {
             features=32,
         ),
         images,
-        under_vmap="nn.GroupNorm",
+        under_vmap="track_running_stats=False",
+    ),
+    "instance norm without averages": Case(
+        lambda: convolved(nn.Conv2d(1, 2, 3), nn.InstanceNorm2d(2, affine=True), features=32),
+        images,
+    ),
+    "batch norm without averages": Case(
+        lambda: convolved(
+            nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2, track_running_stats=False), features=32
+        ),
+        images,
     ),
     "group norm": Case(
         lambda: convolved(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), features=64), images
     ),
-    "layer norm": Case(lambda: mlp(nn.LayerNorm(6), nn.Tanh()), under_vmap=LAYER),
+    "layer norm": Case(lambda: mlp(nn.LayerNorm(6), nn.Tanh())),
     "rms norm": Case(lambda: mlp(nn.RMSNorm(6), nn.Tanh())),
     "dropout": Case(lambda: mlp(nn.Tanh(), nn.Dropout(0.5))),
     "a random activation": Case(lambda: mlp(nn.RReLU()), under_vmap=r"1 \(RReLU\).*vectorize off"),

@@ -58,7 +58,7 @@ def seeded(build, *args, **kwargs) -> nn.Module:
 def encoder() -> nn.Module:
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(6, 2, 8, dropout=0.0, batch_first=True)
-    return mm.models.convert_layer_norm(Wrapped(layer).double())
+    return Wrapped(layer).double()
 
 
 ATTENTION = {
@@ -176,11 +176,6 @@ REFUSED = {
         {"vectorize": True, "adjoint": "first"},
         r"body \(GRU\) under torch.func.vmap.*leave vectorize off",
     ),
-    "torch's layer normalisation under vmap": (
-        lambda: Wrapped(nn.LayerNorm(6)),
-        {"vectorize": True},
-        "body is a layer normalisation.*convert_layer_norm",
-    ),
 }
 
 
@@ -209,17 +204,6 @@ def test_recurrent_networks_work_one_task_after_the_other():
     torch.manual_seed(0)
     model = Wrapped(nn.LSTM(6, 6, batch_first=True)).double()
     check_learner_gradient(mm.make_learner("maml", model, steps=2, lr=0.1), TASKS)
-
-
-def test_layer_normalisation_is_right_under_vmap_once_converted():
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(6, 6), nn.LayerNorm(6), nn.Flatten(), nn.Linear(24, WAYS))
-    model = mm.models.convert_layer_norm(model.double())
-    loop, stacked = (
-        meta_gradient(mm.make_learner("maml", model, steps=2, lr=0.5, vectorize=v), TASKS)
-        for v in (False, True)
-    )
-    assert relative_difference(stacked, loop) < 1e-10
 
 
 def test_a_trial_changes_nothing_that_is_random():

@@ -63,7 +63,7 @@ class Encoder(nn.Module):
 
 def encoder() -> nn.Module:
     torch.manual_seed(0)
-    return mm.models.convert_layer_norm(Encoder().double())
+    return Encoder().double()
 
 
 BLOCK = [

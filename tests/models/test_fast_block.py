@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import metamirror as mm
+from metamirror.models import conv4
 from metamirror.models.conv4 import Conv4, ConvBlock
 from metamirror.models.kernels import first_block
 from metamirror.models.kernels.conv_block import channel_statistics
@@ -47,11 +48,16 @@ def tasks_of(channels: int, size: int, *, ties: bool = False, shots: int = 2) ->
     return mm.Task(batch(shots), batch(3))
 
 
-def both(model: Conv4, tasks: mm.Task, spec: str = "maml", **options: object) -> list[Tensor]:
+def both(
+    model: Conv4, tasks: mm.Task, spec: str = "maml", *, stacked: bool = False, **options: object
+) -> list[Tensor]:
+    """Loss and gradient of the fast blocks, under vmap if stacked, and of the plain ones."""
     found = []
     for fast in (True, False):
         torch.manual_seed(3)
-        learner = mm.make_learner(spec, model, steps=3, lr=0.2, **options)
+        learner = mm.make_learner(
+            spec, model, steps=3, lr=0.2, vectorize=fast and stacked, **options
+        )
         set_fast(learner, fast)
         grads = meta_gradient(learner, tasks)
         loss = learner.meta_loss(tasks, seeds=[0, 1])
@@ -98,14 +104,48 @@ def test_the_switch_is_an_argument_of_the_model():
     assert not any(block.fast for block in Conv4(fast=False).blocks)
 
 
+together = pytest.mark.parametrize("stacked", [False, True], ids=["in turn", "stacked"])
+
+
+@together
 @pytest.mark.parametrize("first_order", [False, True])
 @pytest.mark.parametrize("norm", ["transductive", "inductive"])
 @pytest.mark.parametrize(("channels", "size"), [(1, 16), (1, 17), (3, 21), (5, 19)])
 def test_meta_gradients_equal_the_plain_models(
-    channels: int, size: int, norm: str, first_order: bool
+    channels: int, size: int, norm: str, first_order: bool, stacked: bool
 ):
     model, tasks = model_of(channels, size), tasks_of(channels, size)
-    assert_close(*both(model, tasks, norm=norm, first_order=first_order))
+    assert_close(*both(model, tasks, norm=norm, first_order=first_order, stacked=stacked))
+
+
+def test_stacked_tasks_run_through_the_fast_block(monkeypatch: pytest.MonkeyPatch):
+    calls = []
+    run = conv4.fast_block
+    monkeypatch.setattr(conv4, "fast_block", lambda *given: calls.append(1) or run(*given))
+    learner = mm.make_learner("maml", model_of(1, 16), steps=2, vectorize=True)
+    learner.meta_loss(tasks_of(1, 16))
+    # Four blocks for each step and for the queries, after the trial of what can be differentiated.
+    assert len(calls) >= 4 * 3
+
+
+@pytest.mark.parametrize("transform", ["grad", "jvp"])
+def test_other_transforms_get_the_plain_formula(transform: str):
+    model, x = model_of(1, 16), tasks_of(1, 16).support.x[0]
+    theta = {name: p.detach() for name, p in model.named_parameters()}
+
+    def value(theta: dict[str, Tensor]) -> Tensor:
+        return torch.func.functional_call(model, theta, (x,)).square().sum()
+
+    if transform == "grad":
+        found = torch.func.grad(value)(theta)
+    else:
+        ones = {name: torch.ones_like(p) for name, p in theta.items()}
+        found = {"": torch.func.jvp(value, (theta,), (ones,))[1]}
+    set_fast(model, False)
+    wanted = torch.func.grad(value)(theta)
+    wanted = wanted if transform == "grad" else {"": sum(w.sum() for w in wanted.values())}
+    for name in wanted:
+        torch.testing.assert_close(found[name], wanted[name])
 
 
 @pytest.mark.parametrize("norm", ["transductive", "inductive"])
@@ -133,14 +173,18 @@ def test_the_first_layer_keeps_the_digits_of_float32(faint: bool):
     assert float((gradient(x, weight) - exact).norm() / exact.norm()) < 1e-4
 
 
+@together
 @pytest.mark.parametrize("signs", ["mixed", "positive", "negative"])
-def test_scales_of_either_sign_and_ties_in_the_pooling(signs: str):
-    assert_close(*both(model_of(1, 18, signs), tasks_of(1, 18, ties=True)))
+def test_scales_of_either_sign_and_ties_in_the_pooling(signs: str, stacked: bool):
+    assert_close(*both(model_of(1, 18, signs), tasks_of(1, 18, ties=True), stacked=stacked))
 
 
+@together
 @pytest.mark.parametrize("spec", list(mm.METHODS))
-def test_every_method_gets_the_plain_models_gradient(spec: str):
-    fast, plain = both(model_of(1, 16), tasks_of(1, 16), spec)
+def test_every_method_gets_the_plain_models_gradient(spec: str, stacked: bool):
+    if stacked and not mm.make_learner(spec, model_of(1, 16)).settings.adjoint.vectorizes:
+        pytest.skip(f"the adjoint of {spec} does not vectorise")
+    fast, plain = both(model_of(1, 16), tasks_of(1, 16), spec, stacked=stacked)
     # ECML's eigenvalues, and the conditions of a support vector machine, magnify rounding.
     close = {"ecml": 1e-8, "metaoptnet": 1e-6}.get(spec, 1e-10)
     assert float((fast - plain).norm() / plain.norm()) < close

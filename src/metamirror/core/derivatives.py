@@ -20,6 +20,8 @@ INSTEAD: dict[type[nn.Module], str] = {
     nn.RNNBase: "a loop over a cell of nn.Linear layers",
     nn.RNNCellBase: "a cell of nn.Linear layers",
     nn.MultiheadAttention: "products and a softmax",
+    nn.modules.batchnorm._BatchNorm: "what metamirror.models.convert_batch_norm makes of it",
+    nn.modules.instancenorm._InstanceNorm: "track_running_stats=False",
 }
 """What to write in place of modules that are known to fail."""
 
@@ -58,7 +60,7 @@ class Trial:
             # Warnings of operations that vmap runs one by one are not for the user.
             with warnings.catch_warnings(record=True) as warned, torch.enable_grad():
                 warnings.simplefilter("always")
-                value = self._stacked(theta, rest) if self.vectorize else self._step(theta, rest)
+                value = self._step(theta, rest)
                 if value.requires_grad:
                     value.backward()
         except (RuntimeError, IndexError) as error:
@@ -67,38 +69,30 @@ class Trial:
             return RuntimeError(f"{CHECKPOINT}: {CUT_OFF}")
         return None
 
-    def _stacked(self, theta: Params, rest: Params) -> Tensor:
-        """Return the loss of two tasks under vmap."""
-        tasks = [torch.stack([t, t]) for t in leaves(self.x) if isinstance(t, Tensor)]
-        if not tasks:
-            return torch.zeros(())
-
-        def one(*tensors: Tensor) -> Tensor:
-            found = iter(tensors)
-            x = mapped(lambda leaf: next(found) if isinstance(leaf, Tensor) else leaf, self.x)
-            return replace(self, x=x)._step(theta, rest)
-
-        losses: Tensor = torch.func.vmap(one, randomness="different")(*tasks)
-        return losses.sum()
-
     def _step(self, theta: Params, rest: Params) -> Tensor:
-        """Return the loss after one step."""
+        """Return the loss after one step, of two tasks under vmap."""
 
-        def loss(phi: Params) -> Tensor:
-            found = leaves(registered(self.call({**rest, **phi}, self.x)))
+        def loss(phi: Params, x: Any) -> Tensor:
+            found = leaves(registered(self.call({**rest, **phi}, x)))
             outputs = [t for t in found if isinstance(t, Tensor) and t.is_floating_point()]
             # An object of the user's own class is known to the loss alone.
             return torch.stack([t.square().mean() for t in outputs or phi.values()]).sum()
 
-        if torch._C._are_functorch_transforms_active():
-            slope = torch.func.grad(loss)(theta)
-        else:
-            grads = torch.autograd.grad(
-                loss(theta), list(theta.values()), create_graph=self.twice, materialize_grads=True
-            )
-            slope = dict(zip(theta, grads, strict=True))
-        steps = {n: g if self.twice else g.detach() for n, g in slope.items()}
-        return loss({n: p - steps[n] for n, p in theta.items()})
+        def total(phi: Params) -> Tensor:
+            if not self.vectorize:
+                return loss(phi, self.x)
+            every = torch.func.vmap(loss, (0, axes), randomness="different")(phi, tasks)
+            return every.sum()
+
+        tasks = mapped(lambda t: torch.stack([t, t]) if isinstance(t, Tensor) else t, self.x)
+        axes = mapped(lambda t: 0 if isinstance(t, Tensor) else None, self.x)
+        if self.vectorize:
+            theta = {n: p.expand(2, *p.shape) for n, p in theta.items()}
+        grads = torch.autograd.grad(
+            total(theta), list(theta.values()), create_graph=self.twice, materialize_grads=True
+        )
+        steps = [g if self.twice else g.detach() for g in grads]
+        return total({n: p - g for (n, p), g in zip(theta.items(), steps, strict=True)})
 
 
 def check_derivatives(model: nn.Module, trial: Trial) -> None:

@@ -221,8 +221,8 @@ class InnerLevel(Predictor):
     ) -> Path:
         """Run the inner loop from a state; what is not given is as in the settings.
 
-        `phi0` is the prior's centre, if not the state's own point; the other arguments as in
-        `inner_loop.descend`.
+        `phi0` is the prior's centre, if not the state's own point; `inside_vmap` says that tasks
+        run under `torch.func.vmap`; the other arguments as in `inner_loop.descend`.
         """
         adjoint = self.settings.adjoint if adjoint is None else adjoint
         if phi0 is None and self.prior is not None:
@@ -241,7 +241,8 @@ class InnerLevel(Predictor):
             lower = replace(lower, predict=without_fusion(lower.predict))
         lower = self.behind_body(lower, adjoint)
         count, rate = self.steps_of(steps), self.lr if lr is None else check_lr(lr)
-        run = partial(descend, steps=count, lr=rate, adjoint=adjoint, inside_vmap=inside_vmap)
+        stacked = leaves(lower.batch) if inside_vmap else ()
+        run = partial(descend, steps=count, lr=rate, adjoint=adjoint, stacked=stacked)
         if count > 1 and not (keep or first) and self.descends_on_head(lower, adjoint):
             # A first-order gradient is a constant, features included.
             return descended_on_head(run, lower, state, attached=adjoint.second_order)

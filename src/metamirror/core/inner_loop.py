@@ -14,7 +14,7 @@ from metamirror.core.grad_mode import check_mode
 from metamirror.core.lower_level import Lower, loss_and_gradient
 from metamirror.core.outside_vmap import outside_vmap
 from metamirror.core.tasks import Params
-from metamirror.core.trees import leaves, tensors_in, with_tensors
+from metamirror.core.trees import tensors_in, with_tensors
 
 
 @dataclass(frozen=True)
@@ -49,17 +49,17 @@ def descend(
     phi0: Params | None = None,
     through: Sequence[Tensor] = (),
     first: int = 0,
-    inside_vmap: bool = False,
+    stacked: Sequence[Tensor] = (),
     renew: Callable[[], State] | None = None,
 ) -> Path:
     """Take K = `steps` steps of z <- z - alpha * direction(grad L(primal(z))), alpha = `lr`.
 
     `state` is where to start, from `geometry.begin`, and `first` how many steps were taken before.
     `keep` keeps every state and point, not only the last. `phi0` is the prior's centre, where there
-    is a prior, and `through` has the meta-learned tensors that a step may use. `inside_vmap`
-    differentiates with `torch.func`, the only way under `torch.func.vmap`. `renew` returns the
-    first state again, with a graph that reaches the geometry's parameters alone. Where gradients
-    are switched off there is no graph, whatever the adjoint.
+    is a prior, and `through` has the meta-learned tensors that a step may use. `stacked` has the
+    task's own tensors where it is one of a stack under `torch.func.vmap`. `renew` returns the first
+    state again, with a graph that reaches the geometry's parameters alone. Where gradients are
+    switched off there is no graph, whatever the adjoint.
     """
     check_mode()
     losses: list[Tensor] = []
@@ -77,7 +77,6 @@ def descend(
         after = geometry.step(state, grad, lr=lr, loss=loss, k=k)
         return after, {**given, **phi}, loss.detach(), norm
 
-    stacked = leaves(lower.batch) if inside_vmap else ()
     begun = state
     tail: deque[State] = deque(maxlen=adjoint.last)
     with torch.set_grad_enabled(adjoint.builds_graph and torch.is_grad_enabled()):
@@ -176,9 +175,9 @@ def _of_stack(
         )
 
         def total(phi: Params, phi0: Params) -> tuple[Tensor, Tensor]:
-            minimised, loss = torch.func.vmap(
-                lambda phi: lower(phi, phi0), randomness="different"
-            )(phi)
+            minimised, loss = torch.func.vmap(lambda phi: lower(phi, phi0), randomness="different")(
+                phi
+            )
             return minimised.sum(), loss
 
         loss, grad = _loss_and_gradient(total, dict(zip(phi, each, strict=True)), phi0, adjoint)

@@ -1,10 +1,6 @@
-"""Batch normalisation from primitives, and the two protocols for whose statistics it uses.
+"""Batch normalisation from primitives, and the two protocols for whose statistics it uses."""
 
-`torch.nn.BatchNorm2d` gives wrong second-order gradients under `torch.func.vmap`, silently; one
-written from a mean and a reciprocal root does not.
-"""
-
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -75,22 +71,6 @@ class BatchNorm(nn.Module):
         return f"{self.channels}, eps={self.eps}"
 
 
-class LayerNorm(nn.LayerNorm):
-    """`torch.nn.LayerNorm` whose scale is multiplied by hand, with the same parameters.
-
-    Where scales differ from task to task, `torch.func.vmap` gets the second-order gradients of
-    torch's wrong, without an error.
-
-    >>> LayerNorm(8)(torch.randn(3, 8)).shape
-    torch.Size([3, 8])
-    """
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = F.layer_norm(x, self.normalized_shape, eps=self.eps)
-        x = x if self.weight is None else x * self.weight
-        return x if self.bias is None else x + self.bias
-
-
 class WeightNorm(parametrizations._WeightNorm):
     """Torch's weight normalisation by plain operations: torch's own second derivatives are wrong.
 
@@ -144,16 +124,10 @@ def fixed_statistics(statistics: Statistics) -> Iterator[None]:
         _fixed.reset(token)
 
 
-def torch_norms(model: nn.Module) -> tuple[list[str], list[str]]:
-    """Return the names of torch.nn's batch and instance normalisations in a model.
-
-    They share a kernel, whose second-order gradients `torch.func.vmap` gets wrong.
-    """
-    batch, instance = (
-        [name for name, module in model.named_modules() if isinstance(module, kind)]
-        for kind in (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
-    )
-    return batch, instance
+def torch_norms(model: nn.Module) -> list[str]:
+    """Return the names of torch.nn's batch normalisations in a model."""
+    kind = nn.modules.batchnorm._BatchNorm
+    return [name for name, module in model.named_modules() if isinstance(module, kind)]
 
 
 def averaging_norms(model: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
@@ -163,32 +137,6 @@ def averaging_norms(model: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
     """
     found = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
     return [m for m in found if m.running_mean is not None and bool(m.running_mean.any())]
-
-
-def torch_layer_norms(model: nn.Module, names: Iterable[str]) -> list[str]:
-    """Return the names of torch.nn's layer normalisations whose scale is among these parameters."""
-    scales = set(names)
-    return [
-        name
-        for name, module in model.named_modules()
-        if isinstance(module, nn.LayerNorm)
-        and not isinstance(module, LayerNorm)
-        and f"{name}.weight".lstrip(".") in scales
-    ]
-
-
-def convert_layer_norm(model: nn.Module) -> nn.Module:
-    """Replace every `torch.nn.LayerNorm` by `LayerNorm`, in place, and return the model.
-
-    >>> net = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4))
-    >>> isinstance(convert_layer_norm(net)[1], LayerNorm)
-    True
-    """
-    for module in model.modules():
-        if type(module) is nn.LayerNorm:
-            # They differ in nothing but what they compute with.
-            module.__class__ = LayerNorm
-    return model
 
 
 def convert_batch_norm(model: nn.Module) -> nn.Module:

@@ -20,7 +20,6 @@ from metamirror.core.normalisation import (
     averaging_norms,
     fixed_statistics,
     recorded_statistics,
-    torch_layer_norms,
     torch_norms,
     use_plain_weight_norm,
 )
@@ -81,26 +80,7 @@ class Predictor(nn.Module):
 
     def check_layers(self, settings: Settings) -> None:
         """Refuse settings that a layer of the model cannot serve."""
-        batch_norms, instance_norms = torch_norms(self.model)
-        if settings.vectorize and (batch_norms or instance_norms):
-            way_out = (
-                "pass the model through metamirror.models.convert_batch_norm"
-                if batch_norms
-                else "use nn.GroupNorm instead"
-            )
-            raise ValueError(
-                f"{(batch_norms + instance_norms)[0]} is a batch or instance normalisation of "
-                f"torch.nn, whose second-order gradients torch.func.vmap gets wrong without an "
-                f"error: {way_out}, or leave vectorize off"
-            )
-        layer_norms = torch_layer_norms(self.model, self.adapts)
-        if settings.vectorize and layer_norms and settings.adjoint.differentiates_twice:
-            raise ValueError(
-                f"{layer_norms[0]} is a layer normalisation of torch.nn, of whose scale, if it "
-                f"adapts, torch.func.vmap gets the second-order gradients wrong without an error: "
-                f"pass the model through metamirror.models.convert_layer_norm, or leave vectorize "
-                f"off"
-            )
+        batch_norms = torch_norms(self.model)
         if settings.norm == "inductive" and len(batch_norms) > len(averaging_norms(self.model)):
             raise ValueError(
                 f"{batch_norms[0]} of torch.nn cannot take the support set's statistics, and has "

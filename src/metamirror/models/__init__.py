@@ -8,7 +8,7 @@ from torch import nn
 
 from metamirror.core import import_path
 from metamirror.core.import_path import NOTHING
-from metamirror.core.normalisation import BatchNorm, convert_batch_norm, convert_layer_norm
+from metamirror.core.normalisation import BatchNorm, convert_batch_norm
 from metamirror.core.option_spec import convert, literal, parse_spec, refused
 from metamirror.models.conv4 import Conv4
 from metamirror.models.linear import Linear
@@ -39,7 +39,6 @@ __all__ = [
     "build",
     "config_of",
     "convert_batch_norm",
-    "convert_layer_norm",
     "head_of",
     "parse",
 ]

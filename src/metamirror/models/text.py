@@ -3,7 +3,6 @@
 import torch
 from torch import Tensor, nn
 
-from metamirror.core.normalisation import LayerNorm
 from metamirror.models.conv4 import check_sizes
 from metamirror.models.transformer import Block, initialise
 
@@ -47,7 +46,7 @@ class TextTransformer(nn.Module):
         self.embedding = nn.Embedding(vocabulary, width)
         self.positions = nn.Parameter(torch.empty(1, length, width))
         self.blocks = nn.ModuleList(Block(width, heads, 4 * width) for _ in range(depth))
-        self.norm = LayerNorm(width)
+        self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, ways)
         initialise(self)
         nn.init.trunc_normal_(self.positions, std=0.02)

@@ -3,8 +3,6 @@
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from metamirror.core.normalisation import LayerNorm
-
 
 class Attention(nn.Module):
     """Self-attention with several heads: softmax(Q K' / sqrt(d)) V, and a linear map behind it."""
@@ -28,9 +26,9 @@ class Block(nn.Module):
 
     def __init__(self, width: int, heads: int, hidden: int):
         super().__init__()
-        self.norm = LayerNorm(width)
+        self.norm = nn.LayerNorm(width)
         self.attention = Attention(width, heads)
-        self.second_norm = LayerNorm(width)
+        self.second_norm = nn.LayerNorm(width)
         self.mlp = nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, width))
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:

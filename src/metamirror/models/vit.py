@@ -5,7 +5,6 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from metamirror.core.normalisation import LayerNorm
 from metamirror.models.conv4 import check_sizes
 from metamirror.models.images import as_images
 from metamirror.models.transformer import Block, initialise
@@ -72,7 +71,7 @@ class ViT(nn.Module):
         tokens = (image_size // patch) ** 2 + (pool == "token")
         self.positions = nn.Parameter(torch.empty(1, tokens, width))
         self.blocks = nn.Sequential(*(Block(width, heads, 4 * width) for _ in range(depth)))
-        self.norm = LayerNorm(width)
+        self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, ways)
         initialise(self)
         nn.init.trunc_normal_(self.positions, std=0.02)
