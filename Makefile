@@ -144,6 +144,15 @@ speed: results/peers.json results/cost-omniglot-1shot.json results/cost-mini-ima
 		results/growth.json results/startup.json results/bf16.json
 	$(BIN)/python benchmarks/pages.py --write
 
+# What README and docs/reports.md show of a report: a kept study's, in Chromium.
+docs/report.png: benchmarks/report_image.py $(wildcard src/metamirror/report/*) | $(INSTALLED)
+	$(BIN)/python benchmarks/report_image.py $@
+
+# What README says of its first listing: five seeds, minutes on one core.
+results/readme_listing.json: benchmarks/readme_listing.py | $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/readme_listing.py --out $@
+	$(BIN)/python benchmarks/pages.py --write
+
 # What docs/playground.md shows: its picture, taken by the test of the page in a browser, and its figures.
 docs/playground.png: $(wildcard src/metamirror/playground/page/*) | $(INSTALLED)
 	METAMIRROR_BROWSER=required METAMIRROR_SCREENSHOTS=docs $(BIN)/python -m pytest -n 0 -m slow \

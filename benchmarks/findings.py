@@ -20,19 +20,23 @@ from studies import STUDIES
 from study_page import measured
 
 SETTINGS = {name: study.setting for name, study in STUDIES.items() if study.setting}
-"""What stands in the tables of docs/reproduce.md."""
-OLD_NAMES = {
-    "blockiaf": "blockiaf, dual start",
-    "gradnet": "gradnet, dual start",
-    "blockiaf:anchored=true": "blockiaf",
-    "gradnet:anchored=true:metric=kronecker:log_range=12": "gradnet",
-    "gradnet:anchored=true:metric=kronecker:log_range=12:rho=0": "gradnet:rho=0",
+"""Studies of this version's maps: the rows and columns of docs/reproduce.md."""
+OLDER_FORMS = {
+    "blockiaf": "`blockiaf`, dual start",
+    "blockiaf:anchored=true": "`blockiaf`, primal start",
+    "blockiaf:variant=released": "`blockiaf:variant=released`",
+    "gradnet": "`gradnet`, dual start",
+    "gradnet:anchored=true:metric=kronecker:log_range=12": "`gradnet`, primal start",
+    "metacurvature": "`metacurvature`",
 }
-"""Of methods in older studies: what each is nearest to today."""
+"""Rows of studies of older maps, and what each is called today."""
+
+
+ALL_OLDER = "[older maps](#older-maps)"
 
 
 def bullets(results: Path) -> str:
-    """Four findings for the README, each with its page."""
+    """Four findings for the README, each with its page, and how large the runs were."""
     ratios = [
         found["time_against"][found["fastest_peer"]][0]
         for case, found in read_json(results / "peers.json")["cases"].items()
@@ -40,46 +44,52 @@ def bullets(results: Path) -> str:
     ]
     one, five = "omniglot-maps-one-step", "omniglot-maps-five-steps"
     frozen = "mini-imagenet-features"
+    maml = {
+        name: said(difference(results, name, "blockiaf", "maml")) for name in (one, five, frozen)
+    }
     curvature = difference(results, one, "blockiaf", "metacurvature")
     mixing = difference(results, one, "blockiaf:mixing=kronecker", "metacurvature")
-    on_features = difference(results, frozen, "blockiaf", "metacurvature")
-    maml = [f"{_rows(results, name)['maml']['accuracy']:.1f} %" for name in (one, five)]
+    overfits = difference(results, frozen, "metacurvature", "maml")
+    reached = [f"{_rows(results, name)['maml']['accuracy']:.1f} %" for name in (one, five)]
     return "\n".join(
         [
-            "- **Against MAML** on Omniglot, blockIAF is "
-            f"{said(difference(results, one, 'blockiaf', 'maml'))} with one inner step, and "
-            f"{said(difference(results, five, 'blockiaf', 'maml'))} with five. "
-            f"Step sizes were not searched: MAML has {maml[0]} with one step of 0.2, and "
-            f"{maml[1]} with five of 0.01 ([results](docs/reproduce.md)).",
-            "- **Against MetaCurvature**, a constant preconditioner, on Omniglot with one step "
-            f"blockIAF is {said(curvature)}. With `mixing=kronecker` it is {said(mixing)} "
-            f"([study](docs/studies/{one}.md)). On frozen features of miniImageNet blockIAF is "
-            f"{said(on_features)} ([study](docs/studies/{frozen}.md)).",
+            f"- **Against MAML**, blockIAF on Omniglot is {maml[one]} with one inner step, and "
+            f"{maml[five]} with five; on frozen features of miniImageNet it is {maml[frozen]}. "
+            f"On Omniglot step sizes were not searched: MAML reaches {reached[0]} with one step "
+            f"(alpha = 0.2) and {reached[1]} with five (alpha = 0.01) "
+            "([results](docs/reproduce.md)).",
+            "- **Against MetaCurvature**, a constant preconditioner, blockIAF on Omniglot with one "
+            f"step is {said(curvature)}; with `mixing=kronecker` it is {said(mixing)} "
+            f"([study](docs/studies/{one}.md)). On frozen features MetaCurvature overfits: against "
+            f"MAML it is {said(overfits)} ([study](docs/studies/{frozen}.md)).",
             "- **The paper's Theorem 1 does not hold as stated.** blockIAF is in general no "
             "mirror map; `gradnet` is one by construction ([theory](docs/theory.md)).",
             "- **Speed**: a MAML iteration on a CPU takes "
-            f"{min(ratios):.2f} to {max(ratios):.2f} of the fastest peer's time "
-            "([speed](docs/speed.md)).",
+            f"{min(ratios):.2f} to {max(ratios):.2f} of the time of the fastest of higher, "
+            "TorchOpt and plain torch ([speed](docs/speed.md)).",
+            "",
+            f"[ ] is a paired 95 % interval in points of accuracy. {sizes(results)}",
         ]
     )
 
 
 def verdicts(results: Path) -> str:
-    """The paper's six claims, and what was seen of each."""
-    present = [name for name in SETTINGS if name in measured(results)]
+    """The paper's six claims, what was seen of each, and how sure that is."""
+    present = current(results)
+    with_curvature = [name for name in present if "metacurvature" in _rows(results, name)]
     paper = _rows(results, "mini-imagenet-1shot-one-step")
     shown = {name: paper[name]["published"] for name in ("blockiaf", "maml", "metacurvature")}
     rows = [
         (
             f"blockIAF is ahead of MAML: {shown['blockiaf']} against {shown['maml']} %",
             _leads(results, present, "maml"),
-            _links(present),
+            f"{_links(present)}<br>{ALL_OLDER}",
         ),
         (
             "blockIAF is ahead of linear preconditioners: MetaCurvature has "
             f"{shown['metacurvature']} %",
             _leads(results, present, "metacurvature"),
-            _links([name for name in present if "metacurvature" in _rows(results, name)]),
+            f"{_links(with_curvature)}<br>{ALL_OLDER}",
         ),
         (
             "Its steps converge faster than MAML's",
@@ -103,21 +113,66 @@ def verdicts(results: Path) -> str:
             "[speed](speed.md)",
         ),
     ]
-    return markdown(("claim of the paper", "seen here", "where"), rows, words=3)
+    return (
+        f"{markdown(('claim of the paper', 'seen here', 'where'), rows, words=3)}\n\n"
+        f"**How sure is this?** Few settings, at most three seeds. {sizes(results)} "
+        "The paper's own protocol needs a GPU and was not run."
+    )
 
 
 def accuracies(results: Path) -> str:
     """One table: every method in every setting."""
-    columns = {}
-    for name in measured(results):
-        if name in SETTINGS:
-            names = OLD_NAMES if STUDIES[name].earlier else {}
-            columns[f"[{SETTINGS[name]}](studies/{name}.md)"] = {
-                names.get(label, label): f"{row['accuracy']:.1f} ± {row['ci95']:.1f}"
+    return side_by_side(
+        {
+            f"[{SETTINGS[name]}](studies/{name}.md)": {
+                label: f"{row['accuracy']:.1f} ± {row['ci95']:.1f}"
                 for label, row in _rows(results, name).items()
                 if row["status"] == "done" and label.partition(":")[0] in METHODS
             }
-    return side_by_side(columns)
+            for name in current(results)
+        }
+    )
+
+
+def older(results: Path) -> str:
+    """Points minus MAML of the older maps, in every study that has accuracies."""
+    rows = []
+    for name in _older_studies(results):
+        title = _short(name).replace(", older maps", "")
+        found = [difference(results, name, form, "maml") for form in OLDER_FORMS]
+        rows.append((f"[{title}](studies/{name}.md)", *(_points(lead) for lead in found)))
+    return markdown(("minus MAML", *OLDER_FORMS.values()), rows)
+
+
+def sizes(results: Path) -> str:
+    """How large the runs in the table are, from their configurations."""
+    found: dict[str, list[str]] = {}
+    for name in current(results):
+        config = read_json(next((results / "study" / name).glob("cells/*/config.json")))
+        width = config["width"]
+        model = f"conv4 with {width} filters" if width else f"a {config['model']} head"
+        tasks = config["iterations"] * config["tasks_per_step"]
+        found.setdefault(f"{model} and {tasks:,} tasks", []).append(SETTINGS[name].split(",")[0])
+    parts = [f"{size} ({', '.join(dict.fromkeys(data))})" for size, data in found.items()]
+    return f"Runs are small, on two CPU cores: {'; '.join(parts)}."
+
+
+def current(results: Path) -> list[str]:
+    """Studies of this version's maps that have results."""
+    return [name for name in SETTINGS if name in measured(results)]
+
+
+def _older_studies(results: Path) -> list[str]:
+    """Those of older maps whose rows are accuracies."""
+    old = [name for name in measured(results) if STUDIES[name].earlier]
+    return [name for name in old if "accuracy" in _rows(results, name)["maml"]]
+
+
+def _points(found: tuple[Estimate, int] | None) -> str:
+    if found is None:
+        return UNKNOWN
+    lead = found[0]
+    return f"**{lead.mean:+.1f}**" if lead.sign in ("higher", "lower") else f"{lead.mean:+.1f}"
 
 
 def _rows(results: Path, name: str) -> dict[str, dict[str, Any]]:
@@ -157,17 +212,26 @@ def said(found: tuple[Estimate, int] | None) -> str:
 
 
 def _leads(results: Path, names: list[str], other: str) -> str:
-    """The lead of blockIAF, with a primal start where one was measured."""
+    """The lead of blockIAF in every study, and in one line what older maps did."""
     lines = []
     for name in names:
-        label, start = "blockiaf", ""
-        if STUDIES[name].earlier:
-            primal = "blockiaf:anchored=true" in _rows(results, name)
-            label = "blockiaf:anchored=true" if primal else label
-            start = f", {'primal' if primal else 'dual'} start"
-        if lead := difference(results, name, label, other):
-            lines.append(f"{SETTINGS[name]}{start}: {said(lead)}")
-    return "<br>".join(lines)
+        if lead := difference(results, name, "blockiaf", other):
+            lines.append(f"{SETTINGS[name]}: {said(lead)}")
+            rival = difference(results, name, other, "maml")
+            if rival and rival[0].sign == "lower":
+                lines[-1] += f"; {METHODS[other].title} against MAML: {said(rival)}"
+    return "<br>".join([*lines, _older_leads(results, other)])
+
+
+def _older_leads(results: Path, other: str) -> str:
+    """One line: in how many rows older maps were ahead, level and behind, and by how much."""
+    forms = [form for form in OLDER_FORMS if form.startswith("blockiaf")]
+    pairs = [(name, form) for name in _older_studies(results) for form in forms]
+    found = [lead for pair in pairs if (lead := difference(results, *pair, other))]
+    signs, means = [lead.sign for lead, _ in found], [lead.mean for lead, _ in found]
+    words = {"higher": "ahead in", "not significant": "level in", "lower": "behind in"}
+    counts = ", ".join(f"{word} {signs.count(sign)}" for sign, word in words.items())
+    return f"Older maps, {len(found)} rows: {counts} ({min(means):+.1f} to {max(means):+.1f})"
 
 
 def _links(names: list[str]) -> str:

@@ -26,6 +26,7 @@ import photo_times
 import pilots_table
 import playground_figures
 import ray_scaling
+import readme_listing
 import speed_table
 import starts
 import study_page
@@ -36,7 +37,10 @@ Tables = Mapping[str, Callable[[Path], str]]
 
 
 PAGES: Mapping[str, Tables] = {
-    "README.md": {"found: python benchmarks/study.py run": findings.bullets},
+    "README.md": {
+        "results/readme_listing.json: python benchmarks/readme_listing.py": readme_listing.sentence,
+        "found: python benchmarks/study.py run": findings.bullets,
+    },
     "docs/choosing.md": {
         "methods": method_table.registry,
         "reported": method_table.reported,
@@ -71,6 +75,7 @@ PAGES: Mapping[str, Tables] = {
     "docs/reproduce.md": {
         "verdicts: python benchmarks/study.py run": findings.verdicts,
         "results: python benchmarks/study.py run": findings.accuracies,
+        "older": findings.older,
     },
 }
 

@@ -170,7 +170,6 @@ STUDIES = {
         "gradnet with a primal start and a Kronecker metric is ahead of MAML over three seeds. "
         "Most of that is the metric: without the network (`rho=0`) the map is not significantly "
         "worse. blockIAF with a dual start is level with MAML. Times include other work.",
-        setting="miniImageNet, K = 1, older maps",
         curves=f"maml,metasgd,metakfo,blockiaf,{ANCHORED} --tasks 1000 --steps 5",
         earlier=True,
     ),
@@ -211,7 +210,6 @@ STUDIES = {
         f"--shots 5 --methods maml,metasgd,metacurvature,blockiaf,{ANCHORED} --seeds 1",
         "gradnet with a primal start and MetaCurvature, which mix the entries of a gradient, are "
         "far ahead of MAML. MetaSGD and blockIAF with a dual start are not.",
-        setting="miniImageNet 5-shot, K = 1, older maps",
         earlier=True,
     ),
 }

@@ -15,9 +15,14 @@ from study import ELAPSED, commands
 
 OLDER = (
     "These runs are older than the maps of this version: `blockiaf` and `gradnet` have a dual "
-    "start and the standard parametrisation here. `anchored=true` is "
-    "what `start=primal` is called today."
+    "start and the standard parametrisation here."
 )
+PRIMAL = " Rows with `anchored=true` have a primal start."
+GONE = {
+    "anchored=true": "now `start=primal`, the default",
+    "metric=kronecker": "now `scaling=kronecker`, the default",
+}
+"""Options of 0.1 that this version refuses, and what they are called today."""
 WORDS = {
     "outer rate beside the start": "outer learning rate of the geometry",
     "outer rate": "outer learning rate",
@@ -44,7 +49,7 @@ def page(name: str, results: Path) -> str:
         f"See here how {len(found['rows'])} rows compare, by which protocol and command.",
         study.found,
         _elapsed(folder),
-        OLDER if study.earlier else "",
+        OLDER + PRIMAL * ("anchored=true" in study.options) if study.earlier else "",
         "\n".join([_in_words_of_today(table[0]), *table[1:]]),
         "\n".join(_notes(found["rows"])),
     ]
@@ -103,6 +108,15 @@ def _protocol(line: str) -> list[str]:
     return [f"- {item[0].upper()}{item[1:]}" for item in items]
 
 
+def _of_then(name: str) -> str:
+    """What became of an older study's command: its options, or only its figures."""
+    options = STUDIES[name].options
+    gone = [f"`{old}` ({new})" for old, new in GONE.items() if old in options]
+    if not gone:
+        return "This version runs the command, and gives other figures."
+    return f"**0.1 only: these options no longer exist**: {', '.join(gone)}."
+
+
 def _command(name: str) -> str:
     lines = "\n".join(
         " \\\n        ".join(
@@ -110,8 +124,8 @@ def _command(name: str) -> str:
         )
         for command in commands(name)
     )
-    if STUDIES[name].earlier:  # options of then, which the command line no longer takes
-        return f"```text\n{lines}\n```\n\nThis version gives other figures."
+    if STUDIES[name].earlier:
+        return f"```text\n{lines}\n```\n\n{_of_then(name)}"
     return f"    python benchmarks/study.py run {name}\n\nwhich runs\n\n" + textwrap.indent(
         lines, "    "
     )

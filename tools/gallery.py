@@ -109,7 +109,8 @@ def page(name: str) -> str:
             parts.append(f"``` {{ .python }}\n{cell.text}\n```")
         if printed := next(outputs):
             parts.append(f"``` {{ .text .output }}\n{printed}\n```")
-        parts += [f"![{described(source, f)}]({f})" for f in FIGURE.findall(cell.text)]
+        # A link to the file: on a phone the figure is small, and alone it can be enlarged.
+        parts += [f"[![{described(source, f)}]({f})]({f})" for f in FIGURE.findall(cell.text)]
     parts.append(
         f"The whole script: `examples/gallery/{name}.py`. "
         f"Output: `results/gallery/{name}.json`, by "

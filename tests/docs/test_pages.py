@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from types import SimpleNamespace
 
 import pytest
 
 import convergence_table
 import findings
+import metamirror as mm
 import method_table
 import site_studies
 import study
@@ -15,6 +17,7 @@ import study_page
 from metamirror.core.files import read_json, write_json
 from pages import ROOT, wanted
 from speed_table import NOTHING, TABLES
+from studies import STUDIES
 
 WANTED = wanted(ROOT / "results")
 
@@ -56,6 +59,31 @@ def test_a_lead_is_called_one_only_if_its_interval_excludes_zero(lead, said, tmp
     found = findings.said(findings.difference(tmp_path, "x", "blockiaf", "maml"))
     assert found.startswith(said)
     assert found.endswith("(1 seed)")
+
+
+def test_the_page_of_results_lists_every_study_that_has_accuracies():
+    page = (ROOT / "docs" / "reproduce.md").read_text()
+    shown = [name for name in study_page.measured(ROOT / "results") if "sinusoid" not in name]
+    older = page.partition("<!-- older -->")[2].partition("<!-- end -->")[0]
+    first = page.partition("<!-- verdicts")[2].partition("<!-- end -->")[0]
+    assert len(shown) > 8
+    for name in shown:
+        assert f"(studies/{name}.md)" in (older if STUDIES[name].earlier else first)
+    assert "behind in 4 (-76.7 to +1.6)" in first
+    assert "MetaCurvature against MAML: behind by" in first
+
+
+@pytest.mark.parametrize("name", [name for name in STUDIES if STUDIES[name].earlier])
+def test_an_older_command_says_so_exactly_if_this_version_refuses_it(name):
+    words = shlex.split(STUDIES[name].options)
+    refused = []
+    for spec in words[words.index("--methods") + 1].split(","):
+        try:
+            mm.make_learner(spec, mm.models.Conv4(ways=5, channels=1, image_size=28, width=2))
+        except ValueError as error:
+            refused.append(str(error))
+    said = "0.1 only" in (ROOT / "docs" / "studies" / f"{name}.md").read_text()
+    assert said == bool(refused)
 
 
 KEPT = sorted(file.parent for file in (ROOT / "results" / "study").glob("*/table.json"))

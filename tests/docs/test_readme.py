@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import metamirror as mm
+import readme_listing
 from metamirror.data.glyphs import draw
 from tests.docs.listings import listings
 
@@ -66,7 +67,6 @@ def refuse(*_, **__):
 
 socket.socket.connect = refuse
 """
-SEEDED = "import torch\ntorch.manual_seed(0)\n"  # the listing itself has no seed
 LETTERS = "აბგდე"
 
 
@@ -87,7 +87,7 @@ def test_its_python_is_two_listings_of_twelve_lines_that_run_offline_in_a_minute
         "PYTHONPATH": str(Path(mm.__file__).parents[1]),
     }
     found = subprocess.run(
-        [sys.executable, "-c", OFFLINE + SEEDED + training + geometry],
+        [sys.executable, "-c", OFFLINE + training + geometry],
         cwd=tmp_path,
         env=environment,
         capture_output=True,
@@ -97,7 +97,18 @@ def test_its_python_is_two_listings_of_twelve_lines_that_run_offline_in_a_minute
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 60
     ((accuracy, half),) = re.findall(r"accuracy ([\d.]+) ± ([\d.]+)", found.stdout)
-    assert float(accuracy) - float(half) > 20  # chance; of six seeds the lowest had 35.2 ± 3.3
+    assert float(accuracy) - float(half) > 20  # chance
+    # Another processor rounds otherwise, which after a hundred steps is like another seed.
+    seeds = json.loads((ROOT / "results" / "readme_listing.json").read_text())["seeds"]
+    seen = [seed["accuracy"] for seed in seeds.values()]
+    assert len(seen) == 5
+    assert min(seen) - 5 < float(accuracy) < max(seen) + 5
+
+
+def test_its_listing_has_a_seed_and_the_figures_below_it_are_those_of_the_file():
+    training, _ = listings(README)
+    assert "torch.manual_seed(0)" in training
+    assert readme_listing.sentence(ROOT / "results") in README.read_text()
 
 
 def test_a_shipped_start_tells_most_letters_apart():
