@@ -38,5 +38,5 @@ class CsvLog:
     def image(self, name: str, png: bytes) -> None:
         write_atomically(self._folder / f"{name}.png", png)
 
-    def close(self) -> None:
+    def close(self, error: BaseException | None = None) -> None:
         self._file.close()

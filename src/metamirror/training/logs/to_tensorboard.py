@@ -35,5 +35,5 @@ class TensorBoardLog:
         pixels = np.asarray(Image.open(io.BytesIO(png)).convert("RGB"))
         self._writer.add_image(name, pixels, 0, dataformats="HWC")
 
-    def close(self) -> None:
+    def close(self, error: BaseException | None = None) -> None:
         self._writer.close()

@@ -45,5 +45,5 @@ class WandbLog:
         # Without a step of its own: images belong to the run.
         self._run.log({name: self._wandb.Image(Image.open(io.BytesIO(png)))}, commit=False)
 
-    def close(self) -> None:
-        self._run.finish()
+    def close(self, error: BaseException | None = None) -> None:
+        self._run.finish(exit_code=0 if error is None else 1)
