@@ -33,7 +33,7 @@ def open_trackers(words: str, opening: Opening) -> dict[str, Log]:
     for name in read_trackers(words):
         try:
             module = importlib.import_module(f"metamirror.training.logs.to_{name}")
-            found[name] = module.open_log(opening)
+            found[name] = module.Tracker(opening)
         except Exception as error:  # whatever a tracker raises
             warn(f"{name} gets nothing of this run, which goes on: {' '.join(str(error).split())}")
     return found

@@ -19,13 +19,11 @@ LONGEST = 500
 """What MLflow takes as the value of a parameter."""
 
 
-def open_log(opening: Opening) -> "MlflowLog":
-    """Return the log of a run; one that goes on is the same run of MLflow's."""
-    return MlflowLog(opening)
+class Tracker:
+    """Writes metrics, images as artifacts, settings as parameters and versions as tags.
 
-
-class MlflowLog:
-    """Writes metrics, images as artifacts, settings as parameters and versions as tags."""
+    A run that goes on is the same run of MLflow's.
+    """
 
     def __init__(self, opening: Opening):
         # What keeps runs in a folder, and needs no database.

@@ -12,13 +12,8 @@ from metamirror.training.logs.log import Opening, Values
 PROJECT, FILE = "metamirror", "wandb.json"
 
 
-def open_log(opening: Opening) -> "WandbLog":
-    """Return the log of a run; one that goes on is the same run of W&B's."""
-    return WandbLog(opening)
-
-
-class WandbLog:
-    """Writes metrics, images, the configuration and versions."""
+class Tracker:
+    """Writes metrics, images, the configuration and versions; a continued run is one of W&B's."""
 
     def __init__(self, opening: Opening):
         import wandb
