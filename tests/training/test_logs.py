@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import signal
 import struct
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,14 +17,21 @@ from typing import Any
 import pytest
 
 from metamirror.cli.main import main
-from metamirror.training.logs.log import Logs
-from metamirror.training.logs.registry import read_trackers
+from metamirror.training.divergence import NonFiniteError
+from metamirror.training.interrupts import InterruptedRun
+from metamirror.training.logs.log import Logs, Opening
+from metamirror.training.logs.registry import open_trackers, read_trackers
 from metamirror.training.train import train
-from tests.refusals import assert_refused
-from tests.runs import small
+from tests.refusals import assert_command_refused, assert_refused
+from tests.runs import forks, small
 
 IMAGES = small(data="glyphs", image_size=16, width=4, shots=1, queries=2, iterations=6, log_every=1)
 HALF = replace(IMAGES, iterations=3)
+CELL = (
+    *("compare", "--data", "sinusoid", "--methods", "maml", "--no-controls", "--shots", "3"),
+    *("--seeds", "1", "--steps", "1", "--iterations", "2", "--width", "8", "--test-tasks", "2"),
+    *("--log-every", "1", "--vectorize", "False"),
+)
 
 
 def figures(run: Path) -> dict[tuple[int, str], float]:
@@ -95,6 +105,90 @@ def test_mlflow_reads_back_what_was_written(tmp_path: Path, monkeypatch: pytest.
     assert [entry.path for entry in client.list_artifacts(run.info.run_id)] == ["task.png"]
 
 
+def experiments(store: Path) -> list[str]:
+    metas = [file.read_text() for file in store.glob("*/meta.yaml")]
+    return [meta for meta in metas if "name: metamirror\n" in meta]
+
+
+def open_at_once(barrier: Any, folder: Path) -> None:
+    os.environ["MLFLOW_TRACKING_URI"] = (folder.parent / "mlruns").as_uri()
+    opening = Opening(folder, -1, {}, {})
+    folder.mkdir()
+    barrier.wait()
+    with Logs(open_trackers("mlflow", opening)) as logs:
+        logs.add(1, {"loss": 1.0})
+
+
+def test_runs_that_begin_at_once_share_one_experiment_of_mlflow(tmp_path: Path):
+    mlflow = pytest.importorskip("mlflow.tracking", reason="pip install 'metamirror[mlflow]'")
+    context = forks()
+    barrier, folders = context.Barrier(4), [tmp_path / f"run-{i}" for i in range(4)]
+    processes = [context.Process(target=open_at_once, args=(barrier, f)) for f in folders]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(200)
+        assert process.exitcode == 0
+    assert len(experiments(tmp_path / "mlruns")) == 1
+    client = mlflow.MlflowClient((tmp_path / "mlruns").as_uri())
+    runs = client.search_runs([client.get_experiment_by_name("metamirror").experiment_id])
+    assert sorted(run.info.run_name for run in runs) == [folder.name for folder in folders]
+
+
+def twice(make: Any) -> Any:
+    def made(*given: Any, **named: Any) -> Any:
+        make(*given, **named)
+        return make(*given, **named)
+
+    return made
+
+
+def test_what_another_process_makes_in_between_is_taken(tmp_path: Path, monkeypatch):
+    """As on a server, which no lock is for: every step is found done by somebody else."""
+    pytest.importorskip("mlflow", reason="pip install 'metamirror[mlflow]'")
+    from mlflow.store.tracking.file_store import FileStore
+
+    for name in ("_create_default_experiment", "create_experiment"):
+        monkeypatch.setattr(FileStore, name, twice(getattr(FileStore, name)))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "mlruns").as_uri())
+    assert list(open_trackers("mlflow", Opening(tmp_path, -1, {}, {}))) == ["mlflow"]
+    assert len(experiments(tmp_path / "mlruns")) == 1
+
+
+def interrupt(run: Path) -> None:
+    """Send this process SIGINT once its run has begun."""
+    while not (run / "metrics.jsonl").is_file() or not figures(run):
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_mlflow_and_wandb_tell_how_a_run_ended(tmp_path: Path, monkeypatch):
+    for package in ("mlflow", "wandb"):
+        pytest.importorskip(package, reason=f"pip install 'metamirror[{package}]'")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "mlruns").as_uri())
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    from mlflow.tracking import MlflowClient
+
+    def status(run: Path) -> str:
+        number = json.loads((run / "mlflow.json").read_text())["run"]
+        return MlflowClient((tmp_path / "mlruns").as_uri()).get_run(number).info.status
+
+    failing, stopped = tmp_path / "failing", tmp_path / "stopped"
+    with pytest.raises(NonFiniteError):
+        train(small(lr=1e30), failing, log="mlflow,wandb")
+    assert status(failing) == "FAILED"
+    (file,) = failing.glob("wandb/offline-run-*/*.wandb")
+    assert finished_records(file)[-1].exit.exit_code == 1
+    threading.Thread(target=interrupt, args=(stopped,), daemon=True).start()
+    with pytest.raises(InterruptedRun):
+        train(small(iterations=10**6), stopped, log="mlflow")
+    assert status(stopped) == "KILLED"
+    opening = Opening(stopped, 0, {}, {})
+    with Logs(open_trackers("mlflow", opening)):
+        assert status(stopped) == "RUNNING"
+    assert status(stopped) == "FINISHED"
+
+
 def wandb_records(content: bytes) -> Iterator[bytes]:
     """Yield the records of a .wandb file: a header of 7 bytes, then LevelDB's log format."""
     at, parts = 7, b""
@@ -146,15 +240,21 @@ def test_wandb_offline_reads_back_what_was_written(tmp_path: Path, monkeypatch: 
     assert "torch" in settings["versions"]
 
 
-def test_a_tracker_that_cannot_be_opened_is_one_line(tmp_path: Path, monkeypatch):
+def test_a_tracker_that_cannot_be_opened_costs_nothing_but_itself(tmp_path: Path, monkeypatch):
     pytest.importorskip("mlflow", reason="pip install 'metamirror[mlflow]'")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "nowhere://at.all")
-    assert_refused(
-        lambda: train(HALF, tmp_path / "run", log="mlflow"), "the log mlflow cannot be opened"
-    )
+    assert main([*CELL, "--log", "mlflow,csv", "--out", str(tmp_path)]) == 0
+    (row,) = json.loads((tmp_path / "table.json").read_text())["rows"]
+    assert row["status"] == "done"
+    assert (tmp_path / "cells" / "maml-3shot-seed0" / "metrics.csv").is_file()
+    said = (tmp_path / "records" / "maml-3shot-seed0.log").read_text()
+    assert said.count("warning: mlflow gets nothing of this run, which goes on: ") == 1
 
 
-def test_an_unknown_tracker_is_named():
+def test_an_unknown_tracker_is_named(tmp_path: Path, capsys):
+    code = main([*CELL, "--log", "csv,neptune", "--out", str(tmp_path / "out")])
+    assert_command_refused(capsys, code, "log is 'csv,neptune'; choose from")
+    assert not (tmp_path / "out").exists(), "before anything runs"
     assert_refused(lambda: read_trackers("csv,neptune"), "log is 'csv,neptune'; choose from")
     assert_refused(lambda: read_trackers("csv,csv"), "each once")
 
@@ -165,7 +265,7 @@ class Failing:
 
     def image(self, name: str, png: bytes) -> None: ...
 
-    def close(self) -> None: ...
+    def close(self, error: BaseException | None = None) -> None: ...
 
 
 class Keeping(Failing):
@@ -186,7 +286,5 @@ def test_a_tracker_that_fails_costs_nothing_but_itself(capsys):
 
 
 def test_a_comparison_logs_every_cell(tmp_path: Path):
-    words = "compare --data sinusoid --methods maml --no-controls --seeds 2 --shots 3 --steps 1"
-    words += " --iterations 2 --width 8 --test-tasks 2 --log-every 1 --vectorize False --log csv"
-    assert main([*words.split(), "--out", str(tmp_path)]) == 0
+    assert main([*CELL, "--seeds", "2", "--log", "csv", "--out", str(tmp_path)]) == 0
     assert len(list(tmp_path.glob("cells/*/metrics.csv"))) == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import signal
 import tarfile
 from dataclasses import replace
@@ -165,7 +166,8 @@ MISTAKES = {
     "half an option": ("local:jobs", "'jobs' should read option=value"),
     "no number": ("local:jobs=two", "jobs is 'two'; give a number"),
     "no jobs": ("local:jobs=0", "jobs is 0; it must be at least 1"),
-    "no cores": ("ray:cpus=0", "cpus is 0"),
+    "no cores": ("ray:cpus=0", "^cpus is 0; it must be at least 1$"),
+    "no jobs in a queue": ("slurm:jobs=0", "^jobs is 0; it must be at least 1$"),
     "no number of GPUs": ("ray:gpus=nan", "gpus is nan"),
     "less than no GPU": ("slurm:gpus=-1", "gpus is -1"),
 }
@@ -196,6 +198,19 @@ def test_a_folder_is_not_taken_for_an_extra(tmp_path: Path, monkeypatch):
     assert_refused(lambda: import_extra("surely_not_there", "ray"), "is not installed: pip")
     monkeypatch.setitem(TRACKERS, "own", ("surely_not_there", "own"))
     assert_refused(lambda: read_trackers("own"), "is not installed: pip")
+
+
+def test_without_slurms_controller_there_is_one_line(tmp_path: Path, monkeypatch, capfd):
+    pytest.importorskip("submitit", reason="pip install 'metamirror[slurm]'")
+    if shutil.which("sbatch") is None:
+        pytest.skip("sbatch is not installed: apt-get install slurm-wlm")
+    # For one that is not there, sbatch would wait a minute.
+    (tmp_path / "empty.conf").touch()
+    monkeypatch.setenv("SLURM_CONF", str(tmp_path / "empty.conf"))
+    job = Job("a", "run", "cells/a", {}, out=str(tmp_path))
+    with open_launcher("slurm:partition=gpu") as launcher:
+        assert_refused(lambda: launcher.submit(job), r"^Slurm takes no job \(sbatch: [^\n]*$")
+    assert capfd.readouterr() == ("", ""), "it is said once, by the command"
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import pytest
 from metamirror.cli.main import main
 from metamirror.experiments.comparison import commands
 from metamirror.storage import checkpoint
-from ray_nodes import NODES, RayNodes
+from ray_nodes import HEAD, NODES, RayNodes
 from tests.experiments.comparison.test_compare import (
     ENDLESS,
     GRID,
@@ -95,16 +95,23 @@ with open_launcher("ray:address={cluster.address},cpus=64"):
     assert "no node of the cluster has the 64 CPUs" in done.stderr
 
 
-@pytest.mark.parametrize("given", ["the option", "the environment"])
-def test_an_address_where_nothing_listens_is_refused_at_once(given: str, tmp_path: Path):
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ("127.0.0.1:1", "Connection refused"),
+        ("auto", "Connection refused"),
+        ("ray://127.0.0.1:1", "streams no results"),
+    ],
+)
+def test_an_address_of_no_cluster_is_refused_at_once(given: str, reason: str, tmp_path: Path):
     pytest.importorskip("ray", reason="pip install 'metamirror[ray]'")
-    address = "127.0.0.1:1" if given == "the option" else "auto"
     environment = os.environ | {"RAY_ADDRESS": "127.0.0.1:1"}
-    words = ["compare", "--data", "sinusoid", "--launcher", f"ray:address={address}"]
+    words = ["compare", "--data", "sinusoid", "--launcher", f"ray:address={given}"]
     command = [sys.executable, "-m", "metamirror", *words, "--out", str(tmp_path / "out")]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
     assert done.returncode == 2
-    assert done.stderr.startswith(f"metamirror: there is no Ray cluster at '{address}'")
+    assert done.stderr.startswith(f"metamirror: there is no Ray cluster at '{given}'")
+    assert reason in done.stderr
     assert done.stderr.count("\n") == 1
 
 
@@ -119,3 +126,21 @@ def test_stopped_from_elsewhere_its_workers_save_and_end(cluster: RayNodes, tmp_
     assert not alive(worker)
     assert checkpoint.step_of(checkpoint.files(run)[-1]) > 0, "it should have saved"
     assert (out / "table.json").is_file()
+
+
+def test_without_its_head_the_command_ends_and_says_so(cluster: RayNodes, tmp_path: Path):
+    """Here last: the cluster ends with its head."""
+    launcher = ("--launcher", f"ray:address={cluster.address}", "--out", str(tmp_path))
+    command = [sys.executable, "-m", "metamirror", *ENDLESS, *launcher]
+    # Ray ends the process by itself after twice the time that we wait.
+    environment = os.environ | {"RAY_gcs_rpc_server_reconnect_timeout_s": "40"}
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+    try:
+        worker_at(tmp_path, "maml-3shot-seed0")
+        cluster.kill(HEAD)
+        last = process.communicate(timeout=100)[1].splitlines()[-1]
+    finally:
+        process.kill()
+    assert process.returncode == 2
+    assert last.startswith(f"metamirror: the head of the Ray cluster, {cluster.address}, has not")
+    assert last.endswith("give the same command again, which keeps what is finished")

@@ -4,11 +4,11 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from metamirror.core.files import read_json, write_json
 from metamirror.storage.locks import is_locked, try_lock
@@ -99,10 +99,7 @@ def _stamp(file: Path) -> tuple[int, int, int] | None:
 
 def working(out: Path) -> list[Working]:
     """Return the commands that work on a folder; those of killed processes are cleared away."""
-    return list(_working(out))
-
-
-def _working(out: Path) -> Iterator[Working]:
+    found = []
     for file in sorted((out / FOLDER).glob("*.json")):
         try:
             lock = try_lock(file.with_suffix(".lock"))
@@ -112,13 +109,11 @@ def _working(out: Path) -> Iterator[Working]:
                 continue
             lock = None
         if lock is not None:
-            for ending in (".json", ".stop"):
+            for ending in (".json", ".stop", ".lock"):
                 file.with_suffix(ending).unlink(missing_ok=True)
-            file.with_suffix(".lock").unlink(missing_ok=True)
             lock.release()
             continue
-        try:
-            values: dict[str, Any] = read_json(file)
-            yield Working(file, **values)
-        except (ValueError, TypeError):
-            continue  # it ended just now
+        # One that cannot be read ended just now.
+        with suppress(ValueError, TypeError):
+            found.append(Working(file, **read_json(file)))
+    return found

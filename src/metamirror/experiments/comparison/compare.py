@@ -34,8 +34,8 @@ def compare(
     Started again it goes on where it stopped: finished runs are left alone, half-finished ones
     resumed, failed ones tried again. With the same number of threads, the table is the same as
     without the stop. Several may work on one folder, such as one that adds seeds while another
-    runs: they share the jobs, and the table is that of the one started last. `write_table` writes
-    it into the folder in other forms, also when interrupted.
+    runs: they share the jobs, and the table is that of the one started last, unless it is stopped.
+    `write_table` writes it into the folder in other forms, also when interrupted.
     """
     read_trackers(spec.log)
     if launcher.here:
@@ -97,7 +97,7 @@ def compare(
             _do("controls", controls, launcher, records, command)
         except InterruptedRun:
             finish()
-            say(f"what is finished is in {spec.out / 'table.json'}; the same command goes on")
+            say(f"what is finished is in {spec.out / TABLE}; the same command goes on")
             raise
         for name, record in records.items():
             if not record.done:

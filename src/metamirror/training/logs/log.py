@@ -20,8 +20,8 @@ class Log(Protocol):
     def image(self, name: str, png: bytes) -> None:
         """Take an image."""
 
-    def close(self) -> None:
-        """Write what is left to write."""
+    def close(self, error: BaseException | None = None) -> None:
+        """Write what is left to write, and by what the run ended early, if it did."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Logs(ExitStack):
         if first is not None:
             self.callback(first.close)
         for name in trackers:
-            self.callback(self._tell, name, "close")
+            self.push(lambda kind, error, trace, name=name: self._tell(name, "close", error))
 
     def add(self, step: int, values: Values) -> None:
         """Give every log the figures of one step."""

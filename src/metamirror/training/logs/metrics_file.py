@@ -48,7 +48,7 @@ class MetricsFile:
         os.fsync(self._metrics)
         return os.fstat(self._metrics).st_size
 
-    def close(self) -> None:
+    def close(self, error: BaseException | None = None) -> None:
         os.close(self._metrics)
         os.close(self._timing)
 

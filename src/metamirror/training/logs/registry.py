@@ -2,6 +2,7 @@
 
 import importlib
 
+from metamirror.console import warn
 from metamirror.core.extras import is_installed
 from metamirror.training.logs.log import Log, Opening
 
@@ -27,13 +28,12 @@ def read_trackers(words: str) -> tuple[str, ...]:
 
 
 def open_trackers(words: str, opening: Opening) -> dict[str, Log]:
-    """Return the trackers that are asked for, by name."""
+    """Return the trackers that are asked for, by name, without those that cannot be opened."""
     found: dict[str, Log] = {}
     for name in read_trackers(words):
         try:
             module = importlib.import_module(f"metamirror.training.logs.to_{name}")
-            found[name] = module.open_log(opening)
+            found[name] = module.Tracker(opening)
         except Exception as error:  # whatever a tracker raises
-            said = " ".join(str(error).split())
-            raise ValueError(f"the log {name} cannot be opened: {said}") from error
+            warn(f"{name} gets nothing of this run, which goes on: {' '.join(str(error).split())}")
     return found

@@ -2,7 +2,6 @@
 
 import csv
 import io
-from pathlib import Path
 
 from metamirror.core.files import write_atomically
 from metamirror.training.logs.log import Opening, Values
@@ -10,21 +9,17 @@ from metamirror.training.logs.log import Opening, Values
 FILE, HEADER = "metrics.csv", ("step", "name", "value")
 
 
-def open_log(opening: Opening) -> "CsvLog":
-    """Return the log of a run, without the lines that its checkpoint does not know."""
-    return CsvLog(opening.folder, opening.step)
+class Tracker:
+    """Writes step, name and value, without lines that the run's checkpoint does not know."""
 
-
-class CsvLog:
-    """Writes step, name and value."""
-
-    def __init__(self, folder: Path, step: int):
-        file, self._folder = folder / FILE, folder
+    def __init__(self, opening: Opening):
+        self._folder = opening.folder
+        file = self._folder / FILE
         kept = [HEADER]
         if file.is_file():
             with file.open(newline="") as before:
                 rows = [row for row in csv.reader(before) if len(row) == 3 and row[0].isdecimal()]
-            kept += [(row[0], row[1], row[2]) for row in rows if int(row[0]) <= step]
+            kept += [(row[0], row[1], row[2]) for row in rows if int(row[0]) <= opening.step]
         content = io.StringIO()
         csv.writer(content, lineterminator="\n").writerows(kept)
         write_atomically(file, content.getvalue().encode())
@@ -38,5 +33,5 @@ class CsvLog:
     def image(self, name: str, png: bytes) -> None:
         write_atomically(self._folder / f"{name}.png", png)
 
-    def close(self) -> None:
+    def close(self, error: BaseException | None = None) -> None:
         self._file.close()

@@ -9,13 +9,11 @@ from metamirror.core.files import to_json
 from metamirror.training.logs.log import Opening, Values
 
 
-def open_log(opening: Opening) -> "TensorBoardLog":
-    """Return a writer; what a killed process wrote after its last checkpoint is taken out."""
-    return TensorBoardLog(opening)
+class Tracker:
+    """Writes scalars, images, and the configuration and versions as text.
 
-
-class TensorBoardLog:
-    """Writes scalars, images, and the configuration and versions as text."""
+    What a killed process wrote after its last checkpoint is taken out.
+    """
 
     def __init__(self, opening: Opening):
         from torch.utils.tensorboard import SummaryWriter
@@ -35,5 +33,5 @@ class TensorBoardLog:
         pixels = np.asarray(Image.open(io.BytesIO(png)).convert("RGB"))
         self._writer.add_image(name, pixels, 0, dataformats="HWC")
 
-    def close(self) -> None:
+    def close(self, error: BaseException | None = None) -> None:
         self._writer.close()

@@ -12,13 +12,8 @@ from metamirror.training.logs.log import Opening, Values
 PROJECT, FILE = "metamirror", "wandb.json"
 
 
-def open_log(opening: Opening) -> "WandbLog":
-    """Return the log of a run; one that goes on is the same run of W&B's."""
-    return WandbLog(opening)
-
-
-class WandbLog:
-    """Writes metrics, images, the configuration and versions."""
+class Tracker:
+    """Writes metrics, images, the configuration and versions; a continued run is one of W&B's."""
 
     def __init__(self, opening: Opening):
         import wandb
@@ -45,5 +40,5 @@ class WandbLog:
         # Without a step of its own: images belong to the run.
         self._run.log({name: self._wandb.Image(Image.open(io.BytesIO(png)))}, commit=False)
 
-    def close(self) -> None:
-        self._run.finish()
+    def close(self, error: BaseException | None = None) -> None:
+        self._run.finish(exit_code=0 if error is None else 1)

@@ -99,6 +99,13 @@ class Launcher(contextlib.ExitStack, ABC):
                 queue.release()
 
 
+def refuse_less_than_one(**options: int) -> None:
+    """Refuse an option that counts something of which there is none."""
+    for name, value in options.items():
+        if value < 1:
+            raise ValueError(f"{name} is {value}; it must be at least 1")
+
+
 class _Queue:
     """The jobs of one call of `run`."""
 

@@ -5,7 +5,7 @@ import socket
 import torch
 
 from metamirror.experiments.comparison.jobs import Job
-from metamirror.experiments.comparison.launchers.launcher import Launcher
+from metamirror.experiments.comparison.launchers.launcher import Launcher, refuse_less_than_one
 from metamirror.experiments.comparison.launchers.worker_process import WorkerProcess
 
 
@@ -20,8 +20,7 @@ class LocalLauncher(Launcher):
 
     def __init__(self, processes: int = 1):
         super().__init__()
-        if processes < 1:
-            raise ValueError(f"jobs is {processes}; it must be at least 1")
+        refuse_less_than_one(jobs=processes)
         self.room = processes
         self.threads = max(1, torch.get_num_threads() // processes)
         self._idle: list[WorkerProcess] = []

@@ -16,14 +16,20 @@ from metamirror.console import warn
 from metamirror.core.extras import import_extra
 from metamirror.experiments.comparison.jobs import Job
 from metamirror.experiments.comparison.launchers import carried
-from metamirror.experiments.comparison.launchers.launcher import SECONDS_TO_SAVE, Launcher
+from metamirror.experiments.comparison.launchers.launcher import (
+    SECONDS_TO_SAVE,
+    Launcher,
+    refuse_less_than_one,
+)
 from metamirror.experiments.comparison.launchers.worker_process import WorkerProcess
 
 SECONDS_BETWEEN_LOOKS = 0.1
 SECONDS_BETWEEN_CARRIES = 5.0
+SECONDS_BETWEEN_KNOCKS = 5.0
 SECONDS_TO_ANSWER = 10.0
 SECONDS_TO_SEND = 30.0
 """For one piece of news, files included: Ray itself would wait for ever for what is lost."""
+RAYS_PATIENCE = "RAY_gcs_rpc_server_reconnect_timeout_s"
 
 
 @dataclass(frozen=True)
@@ -46,8 +52,7 @@ class RayLauncher(Launcher):
 
     def __init__(self, options: RayOptions):
         super().__init__()
-        if options.cpus < 1 or options.jobs < 1:
-            raise ValueError(f"cpus is {options.cpus}, jobs {options.jobs}; at least 1 each")
+        refuse_less_than_one(cpus=options.cpus, jobs=options.jobs)
         if not 0 <= options.gpus < math.inf:
             raise ValueError(f"gpus is {options.gpus}; at least 0")
         # A try takes most of a minute, and Ray would make twenty: auto may be a dead cluster.
@@ -63,6 +68,7 @@ class RayLauncher(Launcher):
                 f"`ray start --head`, or give address=HOST:PORT ({' '.join(str(error).split())})"
             ) from error
         self.callback(self._leave)
+        self._head = _Head(self._ray.get_runtime_context().gcs_address)
         self._warn_of_no_room()
         # A lost task is run again by the launcher, which knows how far the job has come.
         self._task = self._ray.remote(run_job).options(
@@ -89,24 +95,52 @@ class RayLauncher(Launcher):
     def submit(self, job: Job) -> "_Attempt":
         files = None if self.options.shared else carried.send(job)
         news = self._task.remote(asdict(job), files, os.getcwd(), self.options.cpus)
-        return _Attempt(self._ray, job, news)
+        return _Attempt(self._ray, job, news, self._head)
 
 
 def _knock(address: str) -> None:
     """Raise OSError where nothing listens: Ray itself would ask for most of a minute."""
     if address == "auto":
         address = os.environ.get("RAY_ADDRESS", "")
+    if address.startswith("ray://"):
+        raise ValueError("through ray://, Ray's client streams no results")
     host, _, port = address.rpartition(":")
-    # Anything else, such as ray://HOST:PORT, is Ray's to read.
+    # Anything else is Ray's to read.
     if host and "/" not in host and port.isdecimal():
         socket.create_connection((host.strip("[]"), int(port)), SECONDS_TO_ANSWER).close()
+
+
+class _Head:
+    """The head of the cluster, asked now and then whether it is there."""
+
+    def __init__(self, address: str):
+        self._address, self._asked = address, 0.0
+        self._answered = time.monotonic()
+        # One that comes back in time is Ray's business. Later, Ray ends this process by itself.
+        self._patience = float(os.environ.get(RAYS_PATIENCE, 60)) / 2
+
+    def check(self) -> None:
+        """Refuse to wait for a head that is lost, and its cluster with it."""
+        if time.monotonic() - self._asked < SECONDS_BETWEEN_KNOCKS:
+            return
+        try:
+            _knock(self._address)
+            self._answered = time.monotonic()
+        except OSError as error:
+            if (silent := time.monotonic() - self._answered) > self._patience:
+                raise ValueError(
+                    f"the head of the Ray cluster, {self._address}, has not answered for "
+                    f"{silent:.0f} s: start a cluster and give the same command again, which keeps "
+                    f"what is finished"
+                ) from error
+        self._asked = time.monotonic()
 
 
 class _Attempt:
     """A task of the cluster, which sends news: where it runs, files, and how it ended."""
 
-    def __init__(self, ray: Any, job: Job, news: Any):
-        self._ray, self._job, self._news = ray, job, news
+    def __init__(self, ray: Any, job: Job, news: Any, head: _Head):
+        self._ray, self._job, self._news, self._head = ray, job, news, head
         self._place: str | None = None
         self._how: str | None = None
 
@@ -114,6 +148,7 @@ class _Attempt:
         return self._place
 
     def ended(self) -> str | None:
+        self._head.check()
         while self._how is None and self._ray.wait([self._news], timeout=0)[0]:
             try:
                 news = self._ray.get(next(self._news), timeout=SECONDS_TO_SEND)

@@ -1,5 +1,7 @@
 """Jobs under Slurm, sent by submitit."""
 
+import contextlib
+import io
 import os
 import re
 import signal
@@ -14,7 +16,7 @@ from metamirror.core.extras import import_extra
 from metamirror.core.files import write_atomically
 from metamirror.experiments.comparison import worker
 from metamirror.experiments.comparison.jobs import DESCRIPTIONS, Job
-from metamirror.experiments.comparison.launchers.launcher import Launcher
+from metamirror.experiments.comparison.launchers.launcher import Launcher, refuse_less_than_one
 from metamirror.experiments.comparison.launchers.worker_process import environment
 
 SECONDS_BETWEEN_LOOKS = 2.0
@@ -46,8 +48,7 @@ class SlurmLauncher(Launcher):
 
     def __init__(self, options: SlurmOptions):
         super().__init__()
-        if options.cpus < 1 or options.jobs < 1:
-            raise ValueError(f"cpus is {options.cpus}, jobs {options.jobs}; at least 1 each")
+        refuse_less_than_one(cpus=options.cpus, jobs=options.jobs)
         if options.gpus is not None and options.gpus < 0:
             raise ValueError(f"gpus is {options.gpus}; at least 0")
         self._submitit = import_extra("submitit", "slurm")
@@ -71,7 +72,9 @@ class SlurmLauncher(Launcher):
     def _send(self, job: Job, folder: Path) -> str:
         words = (str(job.description), os.getcwd(), self.options.cpus)
         try:
-            return str(self._executor(folder).submit(run_job, *words).job_id)
+            # submitit prints what it raises as well.
+            with contextlib.redirect_stderr(io.StringIO()):
+                return str(self._executor(folder).submit(run_job, *words).job_id)
         except self._submitit.core.utils.FailedJobError as error:
             reason = " ".join(str(error).split())
             raise ValueError(
