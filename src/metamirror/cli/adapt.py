@@ -49,7 +49,7 @@ def embed(
     count, length = embed_data(backbone, data, out, image_size=image_size, data_dir=data_dir)
     print(
         f"written: {out}, {count:,} rows of {length} numbers; next: "
-        f"metamirror train --data arrays:{out} --model linear --method blockiaf:start=ridge"
+        f"metamirror train --data arrays:{out} --model linear --method r2d2"
     )
 
 
