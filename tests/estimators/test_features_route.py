@@ -17,7 +17,8 @@ from tests.estimators.test_backbones import Body, onnx_file
 from tests.refusals import assert_refused
 
 PAGE = Path(__file__).parents[2] / "docs" / "features.md"
-SMALL = "--ways 2 --queries 2 --iterations 1 --val-tasks 2".split()
+SMALL = ["--ways", "2", "--queries", "2", "--iterations", "1", "--val-tasks", "2"]
+ANY = ["protonet", "protomaml", "r2d2", "metaoptnet", "maml:start=ridge"]
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +62,7 @@ def test_what_embed_says_comes_next_takes_more_classes_too(place: Path, capsys):
     assert main(adapt) == 0
 
 
-@pytest.mark.parametrize("spec", ["protonet", "protomaml", "r2d2", "metaoptnet", "maml:start=ridge"])
+@pytest.mark.parametrize("spec", ANY)
 @pytest.mark.parametrize("adapts", ["all", "head"])
 def test_what_a_refusal_recommends_takes_any_number(spec: str, adapts: str):
     rows, labels = np.random.default_rng(0).normal(size=(14, 6)), list("abcdefg") * 2

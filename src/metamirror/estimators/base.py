@@ -20,6 +20,7 @@ from metamirror.core.tasks import Batch
 from metamirror.estimators import model_file
 from metamirror.estimators.backbones.backbone import Backbone
 from metamirror.estimators.backbones.opening import open_backbone
+from metamirror.estimators.backbones.tokens import Tokens
 from metamirror.estimators.familiarity import UnfamiliarExamplesWarning, unfamiliar
 from metamirror.estimators.fitting import Adapt, FittedModel, adapt, placed, seed_of
 from metamirror.estimators.inputs.images import Reader, image_shape, reader_for
@@ -190,6 +191,8 @@ class FewShotEstimator:
         columns: int | None,
     ) -> Self:
         """Adapt, and only then forget the earlier fit."""
+        # Texts differ in length, and are padded by whoever has made tokens of them.
+        columns = None if isinstance(reader, Tokens) else columns
         run = self._run(learner)
         support, facts = self._support(learner, x, y, before, run)
         self._keep(FittedModel(learner, reader, support, *run(support), columns, **facts))

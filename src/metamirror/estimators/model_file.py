@@ -20,9 +20,7 @@ from metamirror.core.inner_loop import Path as AdaptationPath
 from metamirror.core.learner import Learner
 from metamirror.core.option_spec import convert
 from metamirror.core.tasks import Batch
-from metamirror.estimators.backbones.backbone import Backbone
-from metamirror.estimators.backbones.function import Function
-from metamirror.estimators.backbones.opening import is_harmless, open_backbone
+from metamirror.estimators.backbones.opening import Frozen, is_harmless, open_backbone
 from metamirror.estimators.fitting import (
     FittedModel,
     lock_of,
@@ -130,13 +128,13 @@ def read(
 
 
 def _backbone_facts(reader: Reader) -> dict[str, Any] | None:
-    if not isinstance(reader, Backbone | Function):
+    if not isinstance(reader, Frozen):
         return None
     return {"name": reader.name, "facts": reader.facts}
 
 
 def _named(reader: Reader) -> str | None:
-    return reader.name if isinstance(reader, Backbone | Function) else None
+    return reader.name if isinstance(reader, Frozen) else None
 
 
 def _find_backbone(facts: Any, given: Any, path: Path) -> Reader:
