@@ -176,9 +176,9 @@ def _of_stack(
         )
 
         def total(phi: Params, phi0: Params) -> tuple[Tensor, Tensor]:
-            minimised, loss = torch.func.vmap(
-                lambda phi: lower(phi, phi0), randomness="different"
-            )(phi)
+            minimised, loss = torch.func.vmap(lambda phi: lower(phi, phi0), randomness="different")(
+                phi
+            )
             return minimised.sum(), loss
 
         loss, grad = _loss_and_gradient(total, dict(zip(phi, each, strict=True)), phi0, adjoint)
