@@ -33,8 +33,8 @@ def unfamiliar(start: Start, examples: Tensor, called: str | None = None) -> str
     most = max(shares, key=shares.__getitem__)
     words = (
         f"the examples do not look like what {called or start} was trained on ({most}: "
-        f"{shares[most]:.0%} of them are outside its range), so its predictions may be worthless even where they are "
-        f"confident"
+        f"{shares[most]:.0%} of them are outside its range), so its predictions may be worthless "
+        f"even where they are confident"
     )
     if not max(outside(1 - examples.cpu(), ranges).values()) > MOST_OUTSIDE:
         return (

@@ -219,7 +219,7 @@ def adapt(choice: Choice, request: Adapt) -> Model:
     )
     prepared, run = np.stack(images), choice.run
     seen = torch.from_numpy(prepared).movedim(3, 1) / 255
-    note = unfamiliar(run or choice.start, seen, run and run.name)
+    note = unfamiliar(run or choice.start, seen, run.name if run else None)
     return Model(choice, list(request.classes), classifier.fit(prepared, labels), note)
 
 
