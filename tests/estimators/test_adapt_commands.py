@@ -119,6 +119,9 @@ def test_mistakes_end_with_exit_code_2(folder: Path, model: Path, tmp_path: Path
         regressor
     )
     image = new_images(folder)[0]
+    exported = [tmp_path / "model.onnx", tmp_path / "model.pt2"]
+    for file in exported:
+        file.write_bytes(b"made by export")
     cases = {
         ("adapt", "glyphs-magic", *support, *out): "glyphs-magic",
         ("adapt", "glyphs-maml", "--support", str(tmp_path / "no"), *out): "there is no folder",
@@ -131,6 +134,8 @@ def test_mistakes_end_with_exit_code_2(folder: Path, model: Path, tmp_path: Path
         ("adapt", "glyphs-maml", *support, "--out", str(tmp_path / "a/b")): "there is no folder",
         ("predict", str(tmp_path / "none"), image): "there is no",
         ("predict", str(damaged), image): "damaged",
+        ("predict", str(exported[0]), image): "is an exported model, for other programs: run it wi",
+        ("predict", str(exported[1]), image): "torch.export.load",
         ("predict", str(model)): "which images",
         ("predict", str(model), str(tmp_path / "none.png")): "there is no image",
         ("predict", str(model), __file__): "neither png, jpeg",

@@ -50,6 +50,16 @@ def test_photographs_are_not_and_the_model_is_fitted_all_the_same():
     assert clf.predict(clouds(4)).shape == (4,)
 
 
+def test_nor_are_those_that_come_later():
+    clf = mm.FewShotClassifier(START).fit(*letters())
+    with pytest.warns(UnfamiliarExamplesWarning, match="do not look like.*glyphs-maml") as told:
+        clf.partial_fit(clouds(2), [0, 1])
+    assert [one.filename for one in told] == [__file__]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        clf.partial_fit(*letters())
+
+
 def test_dark_on_light_has_its_own_way_out():
     x, y = letters()
     with pytest.warns(UnfamiliarExamplesWarning, match="use invert"):

@@ -95,7 +95,7 @@ WRONG = {
     "a name of nothing to be seen": changed(NAME, "\u200d\u200c"),
     "a parent with joiners": changed(NAME, ".\u200d."),
     "no examples": changed(EXAMPLES, []),
-    "six examples": changed(EXAMPLES, [draw("ring", i) for i in range(6)]),
+    "too many examples": changed(EXAMPLES, [draw("ring", i) for i in range(21)]),
     "an image that is text": changed(IMAGE, "data:image/png;base64,AAAA"),
     "an image that is a path": changed(IMAGE, {"path": "/etc/passwd"}),
     "both kinds of image": changed(IMAGE, {**GREY, **draw("ring")}),

@@ -309,22 +309,38 @@ def test_the_camera_takes_examples_and_questions(photo_browser):
     browser.one("#start").send_keys("photos")
     browser.click(".card .shoot")
     playing = "return document.getElementById('video').videoWidth > 0"
-    for count in (1, 2, 3, 4, 5):
+    for count in range(1, 21):
         browser.until(lambda: browser.run(playing))
         browser.click("#take")
         full = [b for b in browser.all(".card .remove") if b.is_enabled()]
         assert len(full) == count
     browser.until(lambda: not browser.one("#camera").is_displayed())
     assert browser.run("return document.getElementById('video').srcObject") is None
-    assert not browser.one(".card .shoot").is_displayed(), "five are enough"
+    assert not browser.one(".card .shoot").is_displayed(), "twenty are enough"
     browser.click("#shoot")
     browser.until(lambda: browser.run(playing))
     browser.click("#close-camera")
     assert not browser.one("#camera").is_displayed()
 
 
-def test_twenty_classes_fit_on_the_page(photo_browser):
+def test_unfamiliar_examples_are_named_until_others_are_adapted_to(browser, tmp_path):
+    browser.open(DESK)
+    for i, card in enumerate(browser.all(".card")):
+        noise = np.random.default_rng(i).integers(0, 256, (60, 60, 3), dtype=np.uint8)
+        Image.fromarray(noise).save(tmp_path / f"{i}.png")
+        card.find_element("css selector", "input[type=file]").send_keys(str(tmp_path / f"{i}.png"))
+    browser.until(lambda: len([b for b in browser.all(".slot .remove") if b.is_enabled()]) == 2)
+    adapt(browser)
+    assert browser.one("#unfamiliar").text.startswith("The examples do not look like")
+    if SCREENSHOTS:
+        browser.screenshot(Path(SCREENSHOTS) / "unfamiliar.png")
+    browser.click("#reset")
+    assert not browser.one("#unfamiliar").is_displayed()
+
+
+def test_twenty_classes_fit_on_the_page(photo_browser, photographs):
     browser = photo_browser
+    files = "\n".join([str(photographs / "grass0.jpg")] * 20)
     for screen in (DESK, PHONE):
         browser.open(screen)
         browser.one("#start").send_keys("photos")
@@ -333,7 +349,13 @@ def test_twenty_classes_fit_on_the_page(photo_browser):
         names = [field.get_attribute("value") for field in browser.all(".card .name")]
         assert names == list("ABCDEFGHIJKLMNOPQRST")
         assert not browser.one("#add-class").is_displayed()
+        card = browser.one(".card")
+        card.find_element("css selector", "input[type=file]").send_keys(files)
+        browser.until(lambda: len([b for b in browser.all(".remove") if b.is_enabled()]) == 20)
+        assert card.size["height"] < screen.height, "many examples scroll"
         assert fits(browser)
+        if SCREENSHOTS:
+            browser.screenshot(Path(SCREENSHOTS) / f"twenty-{screen.name}.png")
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])

@@ -14,6 +14,7 @@ from metamirror.core.files import to_json
 from metamirror.core.import_path import allow_module, split_path
 from metamirror.estimators import model_file
 from metamirror.estimators.backbones.embed import embed as embed_data
+from metamirror.estimators.backbones.tokens import Tokens
 from metamirror.estimators.export import Format
 from metamirror.estimators.export import export as export_model
 from metamirror.estimators.familiarity import UnfamiliarExamplesWarning
@@ -49,7 +50,7 @@ def embed(
     count, length = embed_data(backbone, data, out, image_size=image_size, data_dir=data_dir)
     print(
         f"written: {out}, {count:,} rows of {length} numbers; next: "
-        f"metamirror train --data arrays:{out} --model linear --method blockiaf:start=ridge"
+        f"metamirror train --data arrays:{out} --model linear --method r2d2"
     )
 
 
@@ -153,7 +154,7 @@ def predict(model: Model, images: Images, backbone: str | None = None, json: Jso
     estimator = _load(model, backbone)
     if not images:
         raise ValueError("which images? Give one or more files after the model")
-    if isinstance(estimator.fitted_.reader, Numbers):
+    if isinstance(estimator.fitted_.reader, Numbers | Tokens):
         raise ValueError(f"{model} does not take images: load it in Python and call predict")
     facts: dict[str, Any] = {"model": str(model)}
     if isinstance(estimator, FewShotClassifier):

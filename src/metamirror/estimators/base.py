@@ -3,6 +3,7 @@
 scikit-learn's tools ask for methods and not for its base classes, so that it need not be installed.
 """
 
+import inspect
 import os
 import warnings
 from dataclasses import KW_ONLY, dataclass, fields
@@ -20,12 +21,15 @@ from metamirror.core.tasks import Batch
 from metamirror.estimators import model_file
 from metamirror.estimators.backbones.backbone import Backbone
 from metamirror.estimators.backbones.opening import open_backbone
+from metamirror.estimators.backbones.tokens import Tokens
 from metamirror.estimators.familiarity import UnfamiliarExamplesWarning, unfamiliar
 from metamirror.estimators.fitting import Adapt, FittedModel, adapt, placed, seed_of
 from metamirror.estimators.inputs.images import Reader, image_shape, reader_for
 from metamirror.estimators.inputs.numbers import Numbers
 from metamirror.estimators.starts import Start, backbone_of, open_start, ridge_start, shipped_names
 from metamirror.training.device import choose_device
+
+OURS = (str(Path(__file__).parent), str(Path(torch.__file__).parent))
 
 
 @dataclass(eq=False, repr=False)
@@ -58,12 +62,7 @@ class FewShotEstimator:
         """
         start, learner, reader, x = self._opened(X)
         self._adapt(learner, reader, x, y, None, row_length(X))
-        if isinstance(reader, Backbone) and backbone_of(start):
-            # What it was trained on were images, too.
-            x = reader.images.read(X)
-        if words := unfamiliar(start, x):
-            # The call above the decorator's.
-            warnings.warn(words, UnfamiliarExamplesWarning, stacklevel=3)
+        _warn_if_unfamiliar(start, reader, X, x)
         return self
 
     @torch.inference_mode(False)
@@ -74,7 +73,9 @@ class FewShotEstimator:
         self._check_features(X)
         learner, reader = self.learner_, self.fitted_.reader
         x = placed(reader.read(X), learner)
-        return self._adapt(learner, reader, x, y, self.support_, row_length(X))
+        self._adapt(learner, reader, x, y, self.support_, row_length(X))
+        _warn_if_unfamiliar(self.start, reader, X, x)
+        return self
 
     def _open_backbone(self) -> Reader | None:
         own = None if backbone_of(self.start) is None else str(self.start)
@@ -190,6 +191,8 @@ class FewShotEstimator:
         columns: int | None,
     ) -> Self:
         """Adapt, and only then forget the earlier fit."""
+        # Texts differ in length, and are padded by whoever has made tokens of them.
+        columns = None if isinstance(reader, Tokens) else columns
         run = self._run(learner)
         support, facts = self._support(learner, x, y, before, run)
         self._keep(FittedModel(learner, reader, support, *run(support), columns, **facts))
@@ -243,6 +246,18 @@ class FewShotEstimator:
                 f"X has {found} features, but {type(self).__name__} is expecting {expected} "
                 f"features as input"
             )
+
+
+def _warn_if_unfamiliar(start: Start, reader: Reader, X: Any, x: Tensor) -> None:
+    """Warn whoever fits a start to examples that do not look like what it was trained on."""
+    if isinstance(reader, Backbone) and backbone_of(start):
+        # What it was trained on were images, too.
+        x = reader.images.read(X)
+    if words := unfamiliar(start, x):
+        # At the line that gave them: neither a method of ours nor its decorator.
+        files = (frame.filename for frame in inspect.stack(0))
+        level = next(i for i, file in enumerate(files, 1) if not file.startswith(OURS))
+        warnings.warn(words, UnfamiliarExamplesWarning, stacklevel=level)
 
 
 def fitted_model(estimator: FewShotEstimator) -> FittedModel:

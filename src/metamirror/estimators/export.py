@@ -28,9 +28,10 @@ from metamirror.core.adapted import averaged
 from metamirror.core.files import write_atomically
 from metamirror.core.normalisation import fixed_statistics
 from metamirror.estimators.backbones.backbone import Backbone, FeatureModule
-from metamirror.estimators.backbones.function import Function
 from metamirror.estimators.backbones.model_files import OnnxNetwork
 from metamirror.estimators.backbones.onnx_merge import MergeError, Pixels, Rows, check, merged
+from metamirror.estimators.backbones.opening import Frozen
+from metamirror.estimators.backbones.tokens import Tokens
 from metamirror.estimators.base import FewShotEstimator, fitted_model
 from metamirror.estimators.fitting import FittedModel, FixedStatistics, lock_of, named_statistics
 from metamirror.estimators.inputs.images import Images, Reader
@@ -124,12 +125,13 @@ def exported(fitted: FittedModel, form: Format) -> bytes:
                     return _onnx_around(fitted, reader, reader.network)
                 except MergeError as error:
                     why = f" ({error})"
-        if isinstance(reader, Function) or (isinstance(reader, Backbone) and not reader.is_module):
+        module, in_front = AdaptedModule(fitted), takes_images(reader)
+        if isinstance(reader, Frozen) and not in_front:
+            what = "tokens" if isinstance(reader, Tokens) else "images"
             say(
-                f"note: what is exported takes features of {reader.name}, and no images{why}: run "
+                f"note: what is exported takes features of {reader.name}, and no {what}{why}: run "
                 f"that before it"
             )
-        module, in_front = AdaptedModule(fitted), takes_images(reader)
         # Two examples: one would make the exporters take the size of a batch for a constant.
         examples, shapes = fitted.support.x[[0, 0]].cpu(), BATCH
         if in_front:

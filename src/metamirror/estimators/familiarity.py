@@ -18,10 +18,11 @@ class UnfamiliarExamplesWarning(UserWarning):
     """The examples do not look like what the start was trained on."""
 
 
-def unfamiliar(start: Start, examples: Tensor) -> str | None:
+def unfamiliar(start: Start, examples: Tensor, called: str | None = None) -> str | None:
     """Return how examples differ from what a start has seen, and the way out; None if they do not.
 
     Nor if nobody knows what it has seen: shipped starts and run folders have a file that says it.
+    The start may be called something else than its path.
     """
     ranges = _seen_by(start)
     if ranges is None or examples.dim() != 4:
@@ -31,9 +32,9 @@ def unfamiliar(start: Start, examples: Tensor) -> str | None:
         return None
     most = max(shares, key=shares.__getitem__)
     words = (
-        f"the examples do not look like what {start} was trained on ({most}: {shares[most]:.0%} of "
-        f"them are outside its range), so its predictions may be worthless even where they are "
-        f"confident"
+        f"the examples do not look like what {called or start} was trained on ({most}: "
+        f"{shares[most]:.0%} of them are outside its range), so its predictions may be worthless "
+        f"even where they are confident"
     )
     if not max(outside(1 - examples.cpu(), ranges).values()) > MOST_OUTSIDE:
         return (

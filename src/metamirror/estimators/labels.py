@@ -77,7 +77,7 @@ def classes_of(labels: Sequence[Hashable], ways: int | None = None) -> NDArray[A
         raise ValueError(
             f"y has {count} classes ({names}{', ...' if count > 8 else ''}), and this start tells "
             f"at most {ways} apart: leave some out, or train one with metamirror train --ways "
-            f"{count}; those of --method protonet, r2d2 or metaoptnet, and of METHOD:start=ridge, "
+            f"{count}; those of --method protonet, protomaml, r2d2, metaoptnet or maml:start=ridge "
             f"take any number. If y is continuous, use FewShotRegressor"
         )
     return _as_array(found)

@@ -20,9 +20,7 @@ from metamirror.core.inner_loop import Path as AdaptationPath
 from metamirror.core.learner import Learner
 from metamirror.core.option_spec import convert
 from metamirror.core.tasks import Batch
-from metamirror.estimators.backbones.backbone import Backbone
-from metamirror.estimators.backbones.function import Function
-from metamirror.estimators.backbones.opening import is_harmless, open_backbone
+from metamirror.estimators.backbones.opening import Frozen, is_harmless, open_backbone
 from metamirror.estimators.fitting import (
     FittedModel,
     lock_of,
@@ -38,6 +36,8 @@ from metamirror.training.device import choose_device
 
 FORMAT = 1
 MOST_BYTES = 2**30  # a ResNet-12 with its geometry and a hundred photographs takes far less
+EXPORTED = {".onnx": "onnxruntime", ".pt2": "torch.export.load"}
+"""Files of `export`, by their ends, and what runs them."""
 MOST_WORDS = 2**20  # letters of the JSON in its header
 PARAMETERS: dict[str, Any] = {
     "start": str | None,
@@ -102,6 +102,12 @@ def read(
 ) -> tuple[FittedModel, dict[str, Any]]:
     """Return a fitted model and its estimator's parameters; arguments as in `load`."""
     place = choose_device(device)
+    if path.suffix.lower() in EXPORTED and path.is_file():
+        raise ValueError(
+            f"{path} is an exported model, for other programs: run it with "
+            f"{EXPORTED[path.suffix.lower()]} (docs/deploy.md), or give the file that metamirror "
+            f"adapt or save wrote"
+        )
     tensors, facts = tensor_file.unpack(_bytes_of(path), path, ours=True, most_words=MOST_WORDS)
     if facts.get("format") != FORMAT:
         raise ValueError(f"{path} is not an adapted model of format {FORMAT}")
@@ -130,13 +136,13 @@ def read(
 
 
 def _backbone_facts(reader: Reader) -> dict[str, Any] | None:
-    if not isinstance(reader, Backbone | Function):
+    if not isinstance(reader, Frozen):
         return None
     return {"name": reader.name, "facts": reader.facts}
 
 
 def _named(reader: Reader) -> str | None:
-    return reader.name if isinstance(reader, Backbone | Function) else None
+    return reader.name if isinstance(reader, Frozen) else None
 
 
 def _find_backbone(facts: Any, given: Any, path: Path) -> Reader:

@@ -117,7 +117,9 @@ class Playground:
         finally:
             gone.set()
         name = self.store.put(model)
-        return _answer({"model": name, "chosen": model.described(), "plain": plain})
+        return _answer(
+            {"model": name, "chosen": model.described(), "plain": plain, "note": model.note}
+        )
 
     def _adapt(self, body: bytes, gone: threading.Event) -> tuple[Model, dict[str, Any] | None]:
         wanted = read_adapt(body)

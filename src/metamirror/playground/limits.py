@@ -1,14 +1,15 @@
 """How much a page may ask of the machine that serves it. Memory is bounded by these numbers."""
 
-BODY_BYTES = 4_000_000  # of a request: 100 colour images of 96 x 96 pixels
+BODY_BYTES = 12_000_000  # of a request: 400 colour images of 84 x 84 pixels
 DRAIN_BYTES = 64_000_000  # of a refused request, read and dropped so that its sender sees why
 HEADER_SECONDS = 10.0  # within which a connection has to say what it wants
 BODY_SECONDS = 20.0  # within which a request has to arrive
 
 FEWEST_CLASSES, MOST_CLASSES = 2, 20  # some starts tell fewer apart
-MOST_EXAMPLES = 5  # of a class
+MOST_EXAMPLES = 20  # of a class
 NAME_LETTERS = 40
 MOST_STEPS = 20
+MOST_WORK = 2_000  # examples times steps
 PLAIN_WORK = 100  # examples times steps of gradient descent, beside starts for photographs
 LARGEST_LR = 10.0
 

@@ -20,7 +20,7 @@ from metamirror.core.learner import Learner
 from metamirror.estimators.backbones.backbone import Backbone
 from metamirror.estimators.backbones.opening import open_backbone
 from metamirror.estimators.export import exported
-from metamirror.estimators.familiarity import UnfamiliarExamplesWarning
+from metamirror.estimators.familiarity import UnfamiliarExamplesWarning, unfamiliar
 from metamirror.estimators.few_shot import FewShotClassifier
 from metamirror.estimators.fitting import FittedModel
 from metamirror.estimators.inputs.images import Images, image_shape
@@ -53,6 +53,7 @@ class Choice:
     steps: int
     lr: float
     backbone: Backbone | None = None  # the frozen network to whose features the start adapts
+    run: Path | None = None  # the user's own, which knows what it was trained on
 
     def described(self) -> dict[str, Any]:
         """Return what the page is told."""
@@ -85,7 +86,8 @@ def on_offer(run: Path | None) -> dict[str, Choice]:
         trained = (run / "config.json").is_file()
         data = load_config(run).data.partition(":")[0] if trained else None
         # The learner and not its path: what is downloaded later need not tell where it lay.
-        found[OWN] = _choice(OWN, run.resolve().name, learner, learner, data)
+        own = _choice(OWN, run.resolve().name, learner, learner, data)
+        found[OWN] = replace(own, run=run.resolve())
     return found
 
 
@@ -121,6 +123,7 @@ class Model:
     choice: Choice
     names: list[str]
     classifier: FewShotClassifier
+    note: str | None = None  # how its examples differ from what the start has seen
 
     def predict(self, image: Pixels | Strokes) -> tuple[list[float], Pixels]:
         """Return the probability of each class, and the image as the network saw it."""
@@ -194,11 +197,16 @@ def adapt(choice: Choice, request: Adapt) -> Model:
             f"there are {len(request.classes)} classes; {choice.title} tells {choice.ways} apart"
         )
     images, labels = [], []
+    if (work := request.examples * request.steps) > limits.MOST_WORK:
+        raise ValueError(
+            f"{request.examples} examples times {request.steps} steps are {work:,}; the playground "
+            f"takes {limits.MOST_WORK:,}: take fewer steps or examples"
+        )
     for name, examples in request.classes.items():
         for i, image in enumerate(examples, 1):
             images.append(prepare(image, choice.reader, f"example {i} of class {name!r}"))
             labels.append(name)
-    # Whoever draws sees at once what comes of it, and nobody reads the server's output.
+    # The answer has it (`Model.note`), and nobody reads the server's output.
     warnings.simplefilter("ignore", UnfamiliarExamplesWarning)
     # Heads that are computed are too certain; with steps, calibrating would take as many again.
     classifier = FewShotClassifier(
@@ -209,7 +217,10 @@ def adapt(choice: Choice, request: Adapt) -> Model:
         device="cpu",
         calibrate=request.steps == 0,
     )
-    return Model(choice, list(request.classes), classifier.fit(np.stack(images), labels))
+    prepared, run = np.stack(images), choice.run
+    seen = torch.from_numpy(prepared).movedim(3, 1) / 255
+    note = unfamiliar(run or choice.start, seen, run.name if run else None)
+    return Model(choice, list(request.classes), classifier.fit(prepared, labels), note)
 
 
 def beside(
@@ -218,8 +229,10 @@ def beside(
     """Return the gradient descent that is shown beside a start, and what is asked of it.
 
     For letters it is a start of its own. For photographs it begins at the chosen network, with a
-    head of zeros where that is computed from the examples.
+    head of zeros where that is computed from the examples. Beside many examples there is none.
     """
+    if request.examples > limits.PLAIN_WORK:
+        return None
     if choice.reader.ink:
         plain = choices.get(PLAIN)
         return None if plain is None or plain is choice else (plain, request)

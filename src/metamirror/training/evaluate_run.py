@@ -58,7 +58,7 @@ def evaluate_run(
         data: the data set, if other than in training; a learner that was saved has none.
         image_size: height and width of the images, if other than in training.
         ways: classes of a task, if others than in training; the head must be computed from the
-            examples for that, as protonet's and every start=ridge is.
+            examples for that, as protonet's, r2d2's and that of maml:start=ridge are.
         shots: labelled examples a class, if others than in training.
         queries: query examples a class, if others than in training.
         metric: accuracy, iou, f1, mse, mae, r2, or your own, package.module:function, in place of

@@ -13,7 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from metamirror.console import Progress
+from metamirror.core.normalisation import BatchNorm
 from metamirror.estimators.backbones.feature_cache import FeatureCache
+from metamirror.estimators.fitting import FixedStatistics
 from metamirror.estimators.inputs.images import Images, image_rows
 from metamirror.estimators.inputs.numbers import Numbers
 from metamirror.storage.tensor_file import as_bytes
@@ -77,6 +79,7 @@ class Backbone:
             if not all(map(math.isfinite, values)) or (name == "std" and min(values) <= 0):
                 raise ValueError(f"{name} is {values}; give finite numbers, for std above 0")
             object.__setattr__(self, name, values)
+        check_normalisation(self.network, self.name)
 
     def _by_channel(self, value: Any, name: str) -> tuple[float, ...]:
         values = tuple(value) if isinstance(value, Sequence) else (value,)
@@ -141,18 +144,7 @@ class Backbone:
                 f"{self.name} does not take images of {self.channels} x {self.size} x {self.size}: "
                 f"{words}"
             ) from error
-        if not isinstance(output, Tensor):
-            raise ValueError(
-                f"{self.name} gives {type(output).__name__}: wrap it in a function that returns "
-                f"one tensor (images, d)"
-            )
-        output = pooled(output.float().cpu())
-        if output.dim() != 2 or len(output) != len(images):
-            raise ValueError(
-                f"{self.name} gives {tuple(output.shape)} for {len(images)} images: a backbone "
-                f"gives one row of numbers for each"
-            )
-        return output
+        return rows_of(output, self.name, len(images))
 
 
 def both_sides(features: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
@@ -160,9 +152,50 @@ def both_sides(features: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
     return (features(images) + features(images.flip(-1))) / 2
 
 
-def pooled(output: Tensor) -> Tensor:
+def check_normalisation(network: Any, name: str) -> None:
+    """Refuse a module that normalises by the batch: features would depend on the other examples."""
+    layers = dict(network.named_modules()) if isinstance(network, nn.Module) else {}
+    fixed = any(isinstance(layer, FixedStatistics) for layer in layers.values())
+    for place, layer in layers.items():
+        torchs = isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.running_mean is None
+        if torchs or (isinstance(layer, BatchNorm) and not fixed):
+            raise ValueError(
+                f"{name} normalises by the batch in {place or 'itself'}, without running averages, "
+                f"so that features would depend on the other examples: build it with "
+                f"track_running_stats=True and let it see images in training mode; a run of "
+                f"metamirror is named by its folder"
+            )
+
+
+def rows_of(output: Any, name: str, count: int) -> Tensor:
+    """Return what a network gave for `count` examples as rows, or raise a ValueError."""
+    if not isinstance(output, Tensor):
+        raise ValueError(
+            f"{name} gives {type(output).__name__}: wrap it in a function that returns one tensor "
+            f"(examples, d)"
+        )
+    rows = pooled(output.float().cpu(), name)
+    if len(rows) != count:
+        raise ValueError(
+            f"{name} gives {tuple(rows.shape)} for {count} examples: a backbone gives one row of "
+            f"numbers for each"
+        )
+    return rows
+
+
+def pooled(output: Tensor, name: str) -> Tensor:
     """Return the mean of feature maps over all places; rows stay as they are."""
-    return output.flatten(2).mean(2) if output.dim() > 2 else output
+    if output.dim() == 3:
+        raise ValueError(
+            f"{name} gives {tuple(output.shape)}, as a transformer gives (examples, tokens, d): "
+            f"let it give the class token, x[:, 0], or the mean over tokens, x.mean(1)"
+        )
+    if output.dim() not in (2, 4):
+        raise ValueError(
+            f"{name} gives {tuple(output.shape)}: a backbone gives one row of numbers for each "
+            f"example, or feature maps (images, d, height, width)"
+        )
+    return output.flatten(2).mean(2) if output.dim() == 4 else output
 
 
 class FeatureModule(nn.Module):
@@ -175,7 +208,7 @@ class FeatureModule(nn.Module):
         super().__init__()
         assert isinstance(backbone.network, nn.Module)
         self.network = copy.deepcopy(backbone.network).cpu().eval().requires_grad_(False)
-        self.flip = backbone.flip
+        self.flip, self.name = backbone.flip, backbone.name
         for name in ("mean", "std"):
             values = torch.tensor(getattr(backbone, name))
             self.register_buffer(name, values.view(1, -1, 1, 1))
@@ -184,7 +217,7 @@ class FeatureModule(nn.Module):
         return both_sides(self._of_one_side, images) if self.flip else self._of_one_side(images)
 
     def _of_one_side(self, images: Tensor) -> Tensor:
-        return pooled(self.network((images - self.mean) / self.std))
+        return pooled(self.network((images - self.mean) / self.std), self.name)
 
 
 @contextmanager

@@ -52,7 +52,7 @@ class Rows(nn.Module):
     def __init__(self, backbone: Backbone, network: OnnxNetwork, kind: torch.dtype):
         super().__init__()
         self.flip, self.last, self.batch = backbone.flip, network.last, network.batch
-        self.kind = kind
+        self.kind, self.name = kind, backbone.name
         shape = backbone.channels, backbone.size, backbone.size
         found = network(torch.zeros(4 if self.flip else 2, *shape))
         found = found.movedim(1, 3) if self.last and found.dim() == 4 else found
@@ -61,7 +61,7 @@ class Rows(nn.Module):
     def forward(self, output: Tensor) -> Tensor:
         output = output if self.batch is None else output[:, 0]
         output = output.movedim(3, 1) if self.last and output.dim() == 4 else output
-        rows = pooled(output.to(self.kind))
+        rows = pooled(output.to(self.kind), self.name)
         return rows.unflatten(0, (2, -1)).mean(0) if self.flip else rows
 
 

@@ -17,9 +17,12 @@ from metamirror.estimators.backbones import our_runs
 from metamirror.estimators.backbones.backbone import Backbone
 from metamirror.estimators.backbones.function import Function
 from metamirror.estimators.backbones.model_files import exported, onnx
+from metamirror.estimators.backbones.tokens import Tokens, takes_tokens
 from metamirror.estimators.inputs.images import Reader, image_shape
 from metamirror.estimators.starts import shipped_names
 
+Frozen = Backbone | Function | Tokens
+"""What a backbone can be once it is opened."""
 FILES: dict[str, Callable[[Path], Backbone]] = {".onnx": onnx, ".pt2": exported}
 OPTIONS: dict[str, type] = {"size": int, "crop": float, "mean": float, "std": float, "flip": bool}
 KINDS = (
@@ -35,12 +38,13 @@ def open_backbone(given: Any) -> Reader:
         given: what `FewShotClassifier` and `metamirror embed` take as a backbone. Options may
             follow the name of a file or of timm's: `body.onnx:size=160:mean=0.5:std=0.5`.
     """
-    if isinstance(given, Backbone | Function):
+    if isinstance(given, Frozen):
         return given
     if isinstance(given, Learner):
         return our_runs.of_learner(given)
     if isinstance(given, nn.Module):
-        return of_module(given, type(given).__name__)
+        name = type(given).__name__
+        return Tokens(given, name) if takes_tokens(given) else of_module(given, name)
     if isinstance(given, str | os.PathLike):
         return by_name(os.fspath(given))
     if callable(given):
@@ -97,11 +101,12 @@ def of_module(module: nn.Module, name: str) -> Backbone:
         known = {"crop": "crop_pct", "mean": "mean", "std": "std"}
         stated = {ours: config[theirs] for ours, theirs in known.items() if theirs in config}
         return Backbone(module, int(size), channels=int(channels), name=name, **stated)
+    found = Backbone(module, name=name)
     say(
         f"note: {name} does not state its preprocessing; ImageNet's usual is taken: 224 pixels, "
         f"the middle 0.875, ImageNet's mean and deviation. metamirror.Backbone sets another"
     )
-    return Backbone(module, name=name)
+    return found
 
 
 def timm(name: str) -> Backbone:

@@ -184,7 +184,7 @@ def _in_range(array: NDArray[Any], name: str) -> NDArray[Any]:
     if array.dtype.kind not in "bf":
         raise ValueError(
             f"{name} holds {array.dtype}; images are bytes in 0..255 (uint8) or floats in 0..1. "
-            f"Tokens stay integers where the backbone is a function"
+            f"Tokens stay integers where the backbone is a function, or a module with nn.Embedding"
         )
     array = array.astype(np.float32)
     check_finite(array, name)

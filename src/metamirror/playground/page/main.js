@@ -21,6 +21,11 @@ function problem(reason) {
   page.problem.textContent = reason;
 }
 
+/** How the examples differ from what the start has seen, if they do. */
+function unfamiliar(note) {
+  page.unfamiliar.textContent = note ? note[0].toUpperCase() + note.slice(1) : "";
+}
+
 async function begin() {
   const { starts, first, saved, samples, no_onnx: noOnnx, ...limits } = await server.starts();
   const chart = new Chart(page.chart);
@@ -154,9 +159,10 @@ async function begin() {
     }
   }
 
-  function show({ model, chosen, plain }, request, start) {
+  function show({ model, chosen, plain, note }, request, start) {
     adapted = true;
     page.adapt.textContent = "Adapt";
+    unfamiliar(note);
     page.result.hidden = false;
     page.waiting.hidden = true;
     const curves = [chosen];
@@ -180,6 +186,7 @@ async function begin() {
     another();
     clearTimeout(soon);
     problem("");
+    unfamiliar(null);
     classes.fill();
     trial.reset();
     influence.forget();
