@@ -292,8 +292,56 @@ def test_conjugate_gradients_stop_where_there_is_no_minimum():
     indefinite = torch.tensor([1.0, -1.0])
     b, ones = [torch.tensor([1.0, 2.0])], [torch.ones(2)]
     assert bool((conjugate_gradients(lambda v: [indefinite * v[0]], b, 9, ones)[0] == 0).all())
+    # The largest step that a single precision holds is shorter than 1 / 1e-45.
+    flat = [torch.tensor([1e10, 0.0])]
+    for tiny in (1e-45, 1e-30):
+        found = conjugate_gradients(lambda v, tiny=tiny: [tiny * v[0]], flat, 9, ones)[0]
+        assert bool(found.isfinite().all())
     nothing = [torch.zeros(2)]
     assert torch.equal(conjugate_gradients(lambda v: v, nothing, 9, ones)[0], nothing[0])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_undamped_gradients_are_finite_where_the_loss_curves_downwards(dtype: torch.dtype):
+    """At a saddle: all weights near zero, and a prior too weak to make it a minimum."""
+    model = smooth_mlp().to(dtype)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.mul_(0.05)
+    tasks = mm.Task(*(mm.Batch(x.to(dtype), y) for x, y in point_tasks()))
+    learner = mm.make_learner(
+        "maml:adjoint=implicit:cg=50", model, steps=1, lr=1e-3, prior="isotropic:1e-4"
+    )
+    task = first(tasks)[1]
+    phi = dict(learner.adapt(task.support).params)
+    names, sizes = list(phi), [p.numel() for p in phi.values()]
+
+    def loss(vector: Tensor) -> Tensor:
+        own = {n: t.view_as(phi[n]) for n, t in zip(names, vector.split(sizes), strict=True)}
+        return F.cross_entropy(functional_call(model, own, (task.support.x,)), task.support.y)
+
+    hessian = torch.autograd.functional.hessian(
+        loss, torch.cat([p.flatten() for p in phi.values()])
+    )
+    assert float(torch.linalg.eigvalsh(hessian).min()) < -1e-3
+    assert all(bool(grad.isfinite().all()) for grad in meta_gradient(learner, tasks).values())
+
+
+@pytest.mark.parametrize("method", ["maml", "blockiaf:start=dual", "mamlpp", "maml:start=ridge"])
+def test_without_a_step_there_is_nothing_to_differentiate_implicitly(method: str):
+    found, expected = (
+        meta_gradient(
+            shaken(
+                mm.make_learner(
+                    method, smooth_mlp(), steps=0, lr=0.1, prior="isotropic:1", adjoint=adjoint
+                ),
+                size=0.05,
+            ),
+            point_tasks(),
+        )
+        for adjoint in ("implicit", "unrolled")
+    )
+    assert relative_difference(found, expected) == 0
 
 
 @pytest.mark.parametrize(
@@ -301,6 +349,7 @@ def test_conjugate_gradients_stop_where_there_is_no_minimum():
     [
         ("maml:adjoint=implicit", {}, r"and there is none: give one, such as prior=isotropic:1"),
         ("maml", {"adjoint": "implicit", "prior": "isotropic:0"}, "its weight is 0: give one"),
+        ("snail:adjoint=implicit:prior=isotropic:1", {}, "takes none: leave the adjoint out"),
         ("imaml", {"vectorize": True}, "cannot run the implicit adjoint: leave vectorize off"),
         ("maml", {"adjoint": "implicit:cg=0"}, "implicit:cg is 0; it must be at least 1"),
         ("maml", {"adjoint": "implicit:damping=-1"}, "damping is -1.0; it must be finite and at"),
@@ -334,11 +383,11 @@ def test_a_further_derivative_is_refused_rather_than_wrong():
 )
 def test_its_numbers_may_follow_it_in_a_specification(spec: str, tmp_path):
     learner = mm.make_learner(spec, smooth_mlp(), prior="isotropic:2")
-    assert learner.settings.adjoint == Implicit(cg=7, damping=21.0, last=1)
+    assert learner.settings.adjoint == Implicit(cg=7, damping=0.0, last=1)
     mm.save(learner, tmp_path)
     assert mm.load(tmp_path).settings.adjoint == learner.settings.adjoint
-    learner.configure(adjoint="implicit:cg=7:damping=0")
-    assert learner.settings.adjoint == Implicit(cg=7, damping=0)
+    learner.configure(adjoint="implicit:cg=7:damping=3")
+    assert learner.settings.adjoint == Implicit(cg=7, damping=3)
 
 
 @pytest.mark.parametrize("method", ["maml", "anil"])

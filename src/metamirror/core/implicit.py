@@ -114,7 +114,8 @@ def conjugate_gradients(
     """Return x with A x = b, nearly, by so many steps of preconditioned conjugate gradients.
 
     `product` multiplies with the symmetric A, and `scale` is a rough diagonal of it. Where A turns
-    out not to be positive along a direction, as at a point that is no minimum, x stays as it is.
+    out not to be positive along a direction, as at a point that is no minimum, x stays as it is:
+    it is finite, whatever A.
 
     >>> A = torch.tensor([[2.0, 1.0], [1.0, 3.0]])
     >>> ones = [torch.ones(2)]
@@ -131,7 +132,9 @@ def conjugate_gradients(
     for _ in range(steps):
         along = product(p)
         curvature = dot(p, along)
-        going = going & (curvature > 0)
+        # Less is what rounding leaves of zero: a step along p would have any length.
+        least = torch.finfo(curvature.dtype).eps * dot(p, list(map(torch.mul, scale, p)))
+        going = going & (curvature > least)
         length = torch.where(going, size / curvature, 0)
         x = [each + length * d for each, d in zip(x, p, strict=True)]
         r = [each - length * d for each, d in zip(r, along, strict=True)]
