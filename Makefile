@@ -60,7 +60,8 @@ $(INSTALLED): pyproject.toml constraints.txt
 	touch $@
 
 # What docs/measured.md shows of sinusoids: fixed seeds, so that the same machine gives the same numbers.
-SINUSOID := maml metasgd metacurvature mtnet metakfo warpgrad ecml blockiaf gradnet anil fomaml boil gap reptile mamlpp r2d2
+SINUSOID := maml metasgd metacurvature mtnet metakfo warpgrad ecml blockiaf gradnet anil fomaml boil gap reptile mamlpp r2d2 \
+	imaml ibaml metamd metalstm snail
 
 sinusoid: $(addprefix results/sinusoid/,$(addsuffix .json,$(SINUSOID)))
 

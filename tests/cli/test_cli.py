@@ -112,6 +112,17 @@ def test_methods_are_a_table_for_people():
         assert f"{extra:,}" in done.stdout
 
 
+def test_the_table_of_methods_breaks_no_word_at_80_columns():
+    done = subprocess.run(
+        command("methods"), capture_output=True, text=True, env={**ENVIRONMENT, "COLUMNS": "80"}
+    )
+    table = done.stdout.partition("Options,")[0]
+    assert max(map(len, table.splitlines())) <= 80
+    shown = set(table.split())
+    for method in mm.METHODS.values():
+        assert {method.key, *method.optimizer.split(), *method.geometry.split()} <= shown
+
+
 def test_the_version_is_one_line(capsys):
     assert main(["--version"]) == 0
     captured = capsys.readouterr()

@@ -36,14 +36,17 @@ class Naive:
         self.shapes = {name: values[name].shape for name in names}
         theta = torch.cat([values[name].flatten() for name in names])
         phi = theta.clone()
+        self.share = 1.0
         for _ in range(steps):
             phi = phi - lr * self.gradient(phi, theta, precision, self.rest)
+        # From here on the loss is damped: everything that is differentiated, and nothing else.
+        self.share = 1 / (1 + damping)
         phi.requires_grad_()
         q = torch.autograd.grad(self.loss(phi, self.rest, task.query), phi)[0]
         hessian = torch.autograd.functional.hessian(
             lambda p: self.loss(p, self.rest, task.support), phi
         )
-        system = hessian / (1 + damping) + torch.diag(precision.expand_as(phi))
+        system = self.share * hessian + torch.diag(precision.expand_as(phi))
         self.w = torch.linalg.solve(system, q)
         self.phi, self.theta, self.precision = phi.detach(), theta, precision
         self.by_start = precision * self.w
@@ -54,10 +57,10 @@ class Naive:
         return F.cross_entropy(functional_call(self.model, {**rest, **own}, (batch.x,)), batch.y)
 
     def gradient(self, phi, theta, precision, rest) -> Tensor:
-        """Of loss plus prior, with a graph that reaches everything it depends on."""
+        """Of a share of the loss plus the prior, with a graph that reaches all it depends on."""
         with torch.enable_grad():
             own = phi.detach().requires_grad_()
-            loss = self.loss(own, rest, self.task.support)
+            loss = self.share * self.loss(own, rest, self.task.support)
             return torch.autograd.grad(loss, own, create_graph=True)[0] + precision * (phi - theta)
 
     def by_precision(self) -> Tensor:
@@ -82,7 +85,7 @@ def flat(grads: dict[str, Tensor], names: list[str]) -> Tensor:
     return torch.cat([grads[f"model.{name}"].flatten() for name in names])
 
 
-@pytest.mark.parametrize("damping", [0.0, 0.5])
+@pytest.mark.parametrize("damping", [0.0, 0.5, 21.0])
 @pytest.mark.parametrize("method", ["maml", "anil"])
 def test_the_gradient_is_that_of_a_dense_solve(method: str, damping: float):
     stack, task = first(point_tasks())
@@ -114,7 +117,7 @@ def test_the_precisions_have_a_gradient_too():
     torch.testing.assert_close(own, precision * naive.by_precision(), rtol=0, atol=1e-8)
 
 
-@pytest.mark.parametrize("damping", [0, 1])
+@pytest.mark.parametrize("damping", [0, 1, 21])
 def test_a_strong_prior_leaves_the_query_gradient_at_the_start(damping: int):
     stack, task = first(point_tasks())
     learner = mm.make_learner(
@@ -289,8 +292,56 @@ def test_conjugate_gradients_stop_where_there_is_no_minimum():
     indefinite = torch.tensor([1.0, -1.0])
     b, ones = [torch.tensor([1.0, 2.0])], [torch.ones(2)]
     assert bool((conjugate_gradients(lambda v: [indefinite * v[0]], b, 9, ones)[0] == 0).all())
+    # The largest step that a single precision holds is shorter than 1 / 1e-45.
+    flat = [torch.tensor([1e10, 0.0])]
+    for tiny in (1e-45, 1e-30):
+        found = conjugate_gradients(lambda v, tiny=tiny: [tiny * v[0]], flat, 9, ones)[0]
+        assert bool(found.isfinite().all())
     nothing = [torch.zeros(2)]
     assert torch.equal(conjugate_gradients(lambda v: v, nothing, 9, ones)[0], nothing[0])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_undamped_gradients_are_finite_where_the_loss_curves_downwards(dtype: torch.dtype):
+    """At a saddle: all weights near zero, and a prior too weak to make it a minimum."""
+    model = smooth_mlp().to(dtype)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.mul_(0.05)
+    tasks = mm.Task(*(mm.Batch(x.to(dtype), y) for x, y in point_tasks()))
+    learner = mm.make_learner(
+        "maml:adjoint=implicit:cg=50", model, steps=1, lr=1e-3, prior="isotropic:1e-4"
+    )
+    task = first(tasks)[1]
+    phi = dict(learner.adapt(task.support).params)
+    names, sizes = list(phi), [p.numel() for p in phi.values()]
+
+    def loss(vector: Tensor) -> Tensor:
+        own = {n: t.view_as(phi[n]) for n, t in zip(names, vector.split(sizes), strict=True)}
+        return F.cross_entropy(functional_call(model, own, (task.support.x,)), task.support.y)
+
+    hessian = torch.autograd.functional.hessian(
+        loss, torch.cat([p.flatten() for p in phi.values()])
+    )
+    assert float(torch.linalg.eigvalsh(hessian).min()) < -1e-3
+    assert all(bool(grad.isfinite().all()) for grad in meta_gradient(learner, tasks).values())
+
+
+@pytest.mark.parametrize("method", ["maml", "blockiaf:start=dual", "mamlpp", "maml:start=ridge"])
+def test_without_a_step_there_is_nothing_to_differentiate_implicitly(method: str):
+    found, expected = (
+        meta_gradient(
+            shaken(
+                mm.make_learner(
+                    method, smooth_mlp(), steps=0, lr=0.1, prior="isotropic:1", adjoint=adjoint
+                ),
+                size=0.05,
+            ),
+            point_tasks(),
+        )
+        for adjoint in ("implicit", "unrolled")
+    )
+    assert relative_difference(found, expected) == 0
 
 
 @pytest.mark.parametrize(
@@ -298,6 +349,7 @@ def test_conjugate_gradients_stop_where_there_is_no_minimum():
     [
         ("maml:adjoint=implicit", {}, r"and there is none: give one, such as prior=isotropic:1"),
         ("maml", {"adjoint": "implicit", "prior": "isotropic:0"}, "its weight is 0: give one"),
+        ("snail:adjoint=implicit:prior=isotropic:1", {}, "takes none: leave the adjoint out"),
         ("imaml", {"vectorize": True}, "cannot run the implicit adjoint: leave vectorize off"),
         ("maml", {"adjoint": "implicit:cg=0"}, "implicit:cg is 0; it must be at least 1"),
         ("maml", {"adjoint": "implicit:damping=-1"}, "damping is -1.0; it must be finite and at"),
@@ -331,22 +383,26 @@ def test_a_further_derivative_is_refused_rather_than_wrong():
 )
 def test_its_numbers_may_follow_it_in_a_specification(spec: str, tmp_path):
     learner = mm.make_learner(spec, smooth_mlp(), prior="isotropic:2")
-    assert learner.settings.adjoint == Implicit(cg=7, damping=21.0, last=1)
+    assert learner.settings.adjoint == Implicit(cg=7, damping=0.0, last=1)
     mm.save(learner, tmp_path)
     assert mm.load(tmp_path).settings.adjoint == learner.settings.adjoint
-    learner.configure(adjoint="implicit:cg=7:damping=0")
-    assert learner.settings.adjoint == Implicit(cg=7, damping=0)
+    learner.configure(adjoint="implicit:cg=7:damping=3")
+    assert learner.settings.adjoint == Implicit(cg=7, damping=3)
 
 
-def test_much_damping_is_the_gradient_at_the_adapted_parameters():
-    """Of the query loss, by torch alone; where K steps end is the adjoint's own affair."""
+@pytest.mark.parametrize("method", ["maml", "anil"])
+def test_much_damping_is_the_gradient_at_the_adapted_parameters(method: str):
+    """Of the query loss, by torch alone; where K steps end is the adjoint's own affair.
+
+    What does not adapt has no other gradient left than that of the query either.
+    """
     stack, task = first(point_tasks())
     adjoint = "implicit:cg=5,damping=1e12"
     learner = mm.make_learner(
-        "maml", smooth_mlp(), steps=3, lr=0.1, prior="isotropic:2", adjoint=adjoint
+        method, smooth_mlp(), steps=3, lr=0.1, prior="isotropic:2", adjoint=adjoint
     )
-    phi = learner.adapt(task.support).params
-    phi = {name: p.clone().requires_grad_() for name, p in phi.items()}
+    values = dict(smooth_mlp().named_parameters()) | dict(learner.adapt(task.support).params)
+    phi = {name: p.detach().clone().requires_grad_() for name, p in values.items()}
     loss = F.cross_entropy(functional_call(smooth_mlp(), phi, (task.query.x,)), task.query.y)
     grads = torch.autograd.grad(loss, list(phi.values()))
     expected = {f"model.{name}": g for name, g in zip(phi, grads, strict=True)}

@@ -60,6 +60,8 @@ def gap(x: Tensor, y: Tensor, cost: float) -> float:
         (2, 1, 3, 1.0),
         (5, 5, 16, 1e-6),
         (5, 5, 1600, 100.0),
+        *((5, 5, 64, size) for size in (1e-3, 1.0, 1e3)),
+        *((5, 30, 16, size) for size in (1e-3, 1.0, 1e2)),  # no plane parts the classes
     ],
 )
 def test_it_converges_whatever_the_size_of_the_problem(ways, shots, features, size):
@@ -72,6 +74,23 @@ def test_repeated_and_vanishing_examples_leave_it_finite():
     y = torch.arange(3).repeat(2)
     for x in (torch.ones(6, 4), torch.zeros(6, 4), torch.eye(3, 4).repeat(2, 1)):
         assert bool(weights(x.double(), y, 0.1).isfinite().all())
+
+
+@pytest.mark.parametrize("size", [1e-3, 1e3])
+def test_its_derivative_is_that_of_the_solution_whatever_the_size_of_features(size: float):
+    x, y, cost = problem(0)
+    random = torch.Generator().manual_seed(7)
+    direction = size * torch.randn(x.shape, generator=random, dtype=x.dtype)
+    x = (size * x).requires_grad_()
+
+    def value(x: Tensor) -> Tensor:
+        return (weights(x, y, cost) * direction[: int(y.max()) + 1]).sum()
+
+    (grad,) = torch.autograd.grad(value(x), x)
+    slope = (
+        float(value(x.detach() + 1e-5 * direction) - value(x.detach() - 1e-5 * direction)) / 2e-5
+    )
+    assert float((grad * direction).sum()) == pytest.approx(slope, rel=1e-4)
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -28,8 +28,24 @@ def test_it_is_maml_with_a_prior_and_the_implicit_adjoint():
 def test_prior_and_adjoint_may_be_others():
     learner = mm.make_learner("imaml:adjoint=implicit:cg=9", smooth_mlp(), prior="diagonal:3")
     assert isinstance(learner.prior, Diagonal)
-    assert learner.settings.adjoint == Implicit(cg=9)
+    assert learner.settings.adjoint == Implicit(cg=9, damping=21)
+    learner = mm.make_learner("imaml", smooth_mlp(), adjoint=Implicit(cg=3))
+    assert learner.settings.adjoint == Implicit(cg=3, damping=0)
     assert mm.make_learner("imaml", smooth_mlp(), first_order=True).settings.adjoint.name == "first"
+
+
+@pytest.mark.parametrize(
+    ("spec", "adjoint"),
+    [
+        ("imaml", Implicit(damping=21)),
+        ("imaml:adjoint=implicit", Implicit(damping=21)),
+        ("imaml:adjoint=implicit:damping=0", Implicit()),
+        ("ibaml:adjoint=implicit:cg=3", Implicit(cg=3, damping=21)),
+        ("maml:adjoint=implicit:prior=isotropic:1", Implicit()),
+    ],
+)
+def test_its_damping_is_its_own_and_not_every_methods(spec: str, adjoint: Implicit):
+    assert mm.make_learner(spec, smooth_mlp()).settings.adjoint == adjoint
 
 
 @pytest.mark.parametrize("options", [{}, {"prior": "diagonal:3"}])
@@ -38,7 +54,7 @@ def test_it_is_saved_and_loaded(options: dict, tmp_path):
     mm.save(learner, tmp_path)
     loaded = mm.load(tmp_path)
     assert_equal_learners(loaded, learner, point_tasks())
-    assert loaded.settings.adjoint == Implicit()
+    assert loaded.settings.adjoint == Implicit(damping=21)
 
 
 def test_a_run_has_its_prior_and_adjoint():

@@ -196,6 +196,22 @@ def test_further_steps_have_what_the_last_one_has():
     assert all(torch.equal(five.params[name], p) for name, p in norms.items())
 
 
+@pytest.mark.parametrize("steps", [1, 2])
+def test_after_fewer_steps_the_query_is_predicted_as_the_last_of_them(steps: int):
+    """As in training, where the query after step k has the scale and shift of step k."""
+    learner = learner_of()
+    own = dict(learner.model.named_parameters())
+    tables = dict(zip(learner.geometry.norm_names, learner.geometry.norms, strict=True))
+    adapted = learner.adapt(support(), steps=steps)
+    *_, walked = learner.adaptations(support(), steps=steps)
+    for name, table in tables.items():
+        expected = own[name] if steps == 1 else table[steps - 2]
+        for found in (adapted, walked):
+            assert torch.equal(found.params.get(name, own[name]), expected)
+    p = {name: value.detach() for name, value in {**own, **adapted.params}.items()}
+    torch.testing.assert_close(adapted(support().x), forward(p, support().x))
+
+
 def test_the_gradients_norm_is_that_of_what_adapts():
     learner = learner_of()
     path = learner.adapt(support(), keep=True).path

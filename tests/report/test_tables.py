@@ -68,6 +68,16 @@ def test_what_failed_is_not_bold_and_what_is_less_is_better_for_errors():
     assert bold(*errors) == ["b", "c"]
 
 
+def test_a_difference_that_rounds_to_zero_has_no_minus():
+    gap = {"mean": -0.001, "low": -0.004, "high": 0.002}
+    text = tables.markdown(layout(row("a", 50.0, difference_to_maml=gap)))
+    assert "+0.00 [+0.00, +0.00]" in text
+
+
+def test_notes_have_no_marks_that_a_page_would_show():
+    assert not any("`" in note for note in layout(row("a", 50.0)).notes)
+
+
 def test_markdown():
     text = tables.markdown(
         layout(

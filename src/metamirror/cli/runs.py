@@ -63,10 +63,13 @@ def methods(imports: Imports = (), json: Json = False) -> None:
     if json:
         print(to_json(rows))
         return
+    from rich import box
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title="Extra parameters: beyond the start, on conv4-64 at 84x84, 5 ways")
+    # Without lines between columns, 80 characters have room for the longest words.
+    title = "Extra parameters: beyond the start, on conv4-64 at 84x84, 5 ways"
+    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for column in ("method", "lower-level optimiser", "loss geometry", "paper"):
         table.add_column(column, overflow="fold")
     table.add_column("extra parameters", justify="right", overflow="fold")

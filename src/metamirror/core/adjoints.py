@@ -155,15 +155,16 @@ class Implicit(Adjoint):
     derivative needs nothing but that point (`metamirror.core.implicit`), so that memory does not
     grow with K. With q the gradient of the outer level there,
 
-    $$(R_{\phi\phi} + H_L / (1 + \mathrm{damping}))\, w = q$$
+    $$(R_{\phi\phi} + H_L)\, w = q$$
 
     is solved by `cg` steps of conjugate gradients, preconditioned by $R_{\phi\phi}$ (which for
     the isotropic prior changes nothing), and w is pulled back to the start, to the prior's own
-    parameters, and to those of the model that do not adapt. `damping=0` is the definition,
-    and a large one the gradient q at $\phi^{(K)}$, as at first order. K steps seldom reach a
-    minimum, and where they do not, $H_L$ has negative eigenvalues: undamped, the system is then
-    nearly singular. The default is what iMAML's authors do at $\lambda = 1$: their code solves
-    $(2 I + H_L / (\lambda + 10))\, v = q$, which is v up to a factor with $1 + 21$.
+    parameters, and to those of the model that do not adapt. Without a step nothing is assumed.
+
+    With a damping d, L is L / (1 + d) in all of these derivatives: 0 is the definition, and a large
+    one leaves the gradients at $\phi^{(K)}$, as at first order. K steps seldom reach a minimum,
+    and where they do not, $H_L$ has negative eigenvalues: undamped, the system may be nearly
+    singular. Where its curvature is not positive, the solution ends before that direction.
 
     A minimiser does not depend on the geometry, which only decides how it is reached: parameters
     of a geometry have no gradient from it, unless they move the start (a dual start does). With
@@ -184,7 +185,7 @@ class Implicit(Adjoint):
     needs_prior = True
 
     cg: int = 5
-    damping: float = 21.0
+    damping: float = 0.0
     last: int = 0
 
     def __post_init__(self) -> None:
@@ -216,19 +217,23 @@ ADJOINTS: dict[str, type[Adjoint]] = {
 """Every adjoint by its name; add one of your own, so that a learner with it can be loaded."""
 
 
-def make(adjoint: Adjoint | str) -> Adjoint:
+def make(adjoint: Adjoint | str, own: Adjoint | str = "") -> Adjoint:
     """Return an adjoint from its `spec`: its name, and its fields if it has any.
+
+    `own` is a method's: where it is of the same name, fields that are not given are as in it.
 
     >>> make("first")
     FirstOrder()
-    >>> make("implicit:cg=10,damping=0")
-    Implicit(cg=10, damping=0.0, last=0)
+    >>> make("implicit:cg=10", own="implicit:damping=21")
+    Implicit(cg=10, damping=21.0, last=0)
     """
     if isinstance(adjoint, Adjoint):
         return adjoint
     name = adjoint.partition(":")[0] if isinstance(adjoint, str) else adjoint
     if name not in ADJOINTS:
         raise ValueError(f"adjoint is {adjoint!r}; choose from {', '.join(ADJOINTS)}")
-    _, given = parse_spec(adjoint.replace(",", ":"))
+    words = own.spec if isinstance(own, Adjoint) else own
+    (kind, others), (_, given) = (parse_spec(w.replace(",", ":")) for w in (words, adjoint))
+    given = {**others, **given} if kind == name else given
     found: Adjoint = read_options(f"adjoint {name}", ADJOINTS[name], given)
     return found

@@ -76,7 +76,8 @@ class Geometry(nn.Module, ABC, Generic[S]):
     def given(self, state: S) -> Params:
         """Return parameters of the model that do not adapt and have other values at this state.
 
-        By default there are none: what does not adapt has the learner's one value.
+        The step from here is taken with them, and if it is the last, the query predicted. By
+        default there are none: what does not adapt has the learner's one value.
         """
         return {}
 

@@ -7,11 +7,13 @@ model. By the implicit function theorem a cotangent q of $\phi^*$ is pulled back
 $$-\Big(\frac{\partial^2 (L + R)}{\partial(\phi^{(0)}, \psi)\,\partial\phi}\Big)^\top w,
   \qquad (R_{\phi\phi} + H_L)\, w = q,$$
 
-with $H_L$ the Hessian of L. Nothing but Hessian-vector products is needed.
+with $H_L$ the Hessian of L. Nothing but Hessian-vector products is needed. With a damping d all of
+this is said of L / (1 + d) in place of L.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -32,7 +34,7 @@ class Minimiser:
     Attributes:
         lower: loss and prior of the task.
         cg: the number of conjugate-gradient steps.
-        damping: (1 + damping) divides the loss's Hessian in the linear system.
+        damping: (1 + damping) divides the loss, whose minimiser with the prior is differentiated.
         replay: takes the last steps again, from a constant state, with a graph that reaches the
             geometry's parameters; None if these are to have no gradient.
         geometry: those parameters.
@@ -55,25 +57,20 @@ class Minimiser:
     ) -> list[Tensor | None]:
         """Return the gradients by phi0 and `through`, from the cotangent q of phi."""
         x = list(phi.values())
-        loss, prior = self.lower.loss(phi), self.lower.penalty(phi, phi0)
-        of_loss, of_prior = (
+        prior = self.lower.penalty(phi, phi0)
+        of_both, of_prior = (
             torch.autograd.grad(value, x, create_graph=True, materialize_grads=True)
-            for value in (loss, prior)
+            for value in (self.lower.loss(phi) / (1 + self.damping) + prior, prior)
         )
 
         def hessian(gradient: Sequence[Tensor], vector: Vector) -> Vector:
             found = pulled_back(gradient, vector, x, keep_graph=True)
             return [torch.zeros_like(p) if h is None else h for h, p in zip(found, x, strict=True)]
 
-        def product(vector: Vector) -> Vector:
-            pair = zip(hessian(of_loss, vector), hessian(of_prior, vector), strict=True)
-            return [h / (1 + self.damping) + r for h, r in pair]
-
         # The Hessian of each of our priors is diagonal: this is its diagonal.
         scale = hessian(of_prior, [torch.ones_like(p) for p in x])
-        w = conjugate_gradients(product, list(q), self.cg, scale)
-        back = [-each for each in w]
-        found = pulled_back((*of_loss, *of_prior), (*back, *back), [*phi0.values(), *through])
+        w = conjugate_gradients(partial(hessian, of_both), list(q), self.cg, scale)
+        found = pulled_back(of_both, [-each for each in w], [*phi0.values(), *through])
         if self.replay is not None and self.geometry:
             unrolled = pulled_back(list(self.replay().values()), q, self.geometry)
             place = {id(p): len(phi0) + i for i, p in enumerate(through)}
@@ -117,7 +114,8 @@ def conjugate_gradients(
     """Return x with A x = b, nearly, by so many steps of preconditioned conjugate gradients.
 
     `product` multiplies with the symmetric A, and `scale` is a rough diagonal of it. Where A turns
-    out not to be positive along a direction, as at a point that is no minimum, x stays as it is.
+    out not to be positive along a direction, as at a point that is no minimum, x stays as it is:
+    it is finite, whatever A.
 
     >>> A = torch.tensor([[2.0, 1.0], [1.0, 3.0]])
     >>> ones = [torch.ones(2)]
@@ -134,7 +132,9 @@ def conjugate_gradients(
     for _ in range(steps):
         along = product(p)
         curvature = dot(p, along)
-        going = going & (curvature > 0)
+        # Less is what rounding leaves of zero: a step along p would have any length.
+        least = torch.finfo(curvature.dtype).eps * dot(p, list(map(torch.mul, scale, p)))
+        going = going & (curvature > least)
         length = torch.where(going, size / curvature, 0)
         x = [each + length * d for each, d in zip(x, p, strict=True)]
         r = [each - length * d for each, d in zip(r, along, strict=True)]

@@ -91,6 +91,11 @@ class InnerLevel(Predictor):
         self.keep_averages()
 
     def _check_adjoint(self, adjoint: Adjoint) -> None:
+        if adjoint.needs_prior and not self.geometry.descends:
+            raise ValueError(
+                f"the {adjoint.name} adjoint differentiates what inner steps minimise, and this "
+                f"method takes none: leave the adjoint out"
+            )
         if adjoint.needs_prior and (self.prior is None or self.prior.vanishes):
             state = "there is none" if self.prior is None else "its weight is 0"
             raise ValueError(

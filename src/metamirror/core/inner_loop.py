@@ -22,8 +22,9 @@ class Path:
     """The points that an adaptation visited, with support losses and gradient norms.
 
     `losses[k]` and `grad_norms[k]` belong to the point before step k+1, k = 0..K-1. `states` and
-    `points` (the same in primal variables, with what the geometry gives beside them) run from 0 to
-    K where they were kept, and hold only the last entry otherwise.
+    `points` (the same in primal variables, with what the geometry gives beside them, to the last
+    one what it gave to step K) run from 0 to K where they were kept, and hold only the last entry
+    otherwise.
     """
 
     losses: Tensor
@@ -62,6 +63,9 @@ def descend(
     switched off there is no graph, whatever the adjoint.
     """
     check_mode()
+    if adjoint.attaches and steps == 0:
+        # Nothing was minimised: phi^(0) is what the start made it.
+        adjoint = Unrolled()
     losses: list[Tensor] = []
     norms: list[Tensor] = []
     visited: list[tuple[State, Params]] = []
@@ -77,7 +81,7 @@ def descend(
         after = geometry.step(state, grad, lr=lr, loss=loss, k=k)
         return after, {**given, **phi}, loss.detach(), norm
 
-    begun = state
+    begun = before = state
     tail: deque[State] = deque(maxlen=adjoint.last)
     with torch.set_grad_enabled(adjoint.builds_graph and torch.is_grad_enabled()):
         for k in range(first, first + steps):
@@ -87,8 +91,9 @@ def descend(
             if keep:
                 visited.append((state, phi))
             tail.append(state)
-            state = after
-        phi, given = geometry.primal(state), _given(geometry, state, adjoint)
+            before, state = state, after
+        # What the last step was taken with, the last point is used with.
+        phi, given = geometry.primal(state), _given(geometry, before, adjoint)
     if adjoint.attaches:
         centre = geometry.primal(begun) if phi0 is None else phi0
 

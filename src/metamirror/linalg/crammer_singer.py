@@ -20,11 +20,12 @@ from torch import Tensor
 
 from metamirror.core.tasks import precise
 
-ITERATIONS = 20
+ITERATIONS = 30
 """Newton steps: a fixed number, since tasks side by side under vmap cannot stop one by one."""
 RIDGE = 1e-8
-"""What is added to H's diagonal, relative to its mean: with more examples than features H is
-singular, and the solution a no longer unique; the weights are."""
+"""What is added to H's diagonal in Newton's matrix, relative to its mean: with more examples than
+features H is singular, and the solution a no longer unique; the weights are. The conditions that a
+step solves have H itself: a ridge there would cost a large problem its margins."""
 LAST, SMALLEST = 1e-12, 1e-14
 """The product of a bound's slack and its multiplier at which the method ends: the first relative
 to a's size, the second by far above what rounding takes from a slack."""
@@ -54,8 +55,7 @@ def crammer_singer(gram: Tensor, targets: Tensor, cost: float) -> Tensor:
             [-0.2500,  0.0000]], dtype=torch.float64)
     """
     h, y = cost * precise(gram), precise(targets)
-    examples, classes = y.shape
-    h = h + RIDGE * h.diagonal().mean() * torch.eye(examples, dtype=h.dtype, device=h.device)
+    classes = y.shape[1]
     with torch.no_grad():
         # Where no bound is reached, a is as small as H is large.
         size = 1 / h.detach().diagonal().mean().clamp_min(1)
@@ -86,7 +86,8 @@ def _newton(h: Tensor, y: Tensor, point: Point, complementarity: Tensor) -> Poin
     slack = y - a
     stationarity = h @ a - y + bound + total.unsqueeze(1)
     # One system for each class: (H + diag(bound / slack)) da + dtotal = right.
-    inverses = _inverse(h + torch.diag_embed((bound / slack).mT))
+    ridge = RIDGE * h.diagonal().mean()
+    inverses = _inverse(h + torch.diag_embed((bound / slack).mT + ridge))
     right = (complementarity / slack - stationarity).mT.unsqueeze(2)
     alone = (inverses @ right).squeeze(2)
     both = _inverse(inverses.sum(0)) @ (alone.sum(0) + a.sum(1)).unsqueeze(1)

@@ -9,8 +9,7 @@ from typing import Any
 from torch import nn
 
 from metamirror import heads
-from metamirror.core import priors
-from metamirror.core.adjoints import ADJOINTS
+from metamirror.core import adjoints, priors
 from metamirror.core.copied_model import CopiedModel
 from metamirror.core.learner import Learner
 from metamirror.core.model_checks import check_model
@@ -83,7 +82,7 @@ def find_method(spec: str) -> tuple[Method, dict[str, str]]:
     if key not in METHODS:
         raise ValueError(f"no method is called {key!r}; choose from {', '.join(METHODS)}")
     # The numbers of an adjoint follow it: maml:adjoint=implicit:cg=5:damping=1.
-    kind = ADJOINTS.get(options.get("adjoint", ""))
+    kind = adjoints.ADJOINTS.get(options.get("adjoint", ""))
     own = [] if kind is None else [f.name for f in fields(kind) if f.name in options]  # type: ignore[arg-type]
     if own:
         words = ",".join(f"{name}={options.pop(name)}" for name in own)
@@ -147,6 +146,8 @@ def make_learner(method: str, model: nn.Module, **options: Any) -> Learner:
     if common.get("start", "") is None:
         del common["start"]
     common = {**found.defaults, **_adjoint(common)}
+    if "adjoint" in common:
+        common["adjoint"] = adjoints.make(common["adjoint"], found.defaults.get("adjoint", ""))
     if common.get("start") != found.defaults.get("start", common.get("start")):
         raise ValueError(
             f"start is {common['start']!r}; {found.key} is defined by the start "

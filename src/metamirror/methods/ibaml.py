@@ -8,8 +8,8 @@ $$\mathbb{E}_{\phi \sim q}\, L(\phi; \mathrm{support})
 
 n the number of support examples. The expectation is over `samples` draws
 $\phi = m + e^{v/2} \epsilon$. Each $\epsilon$ is drawn once for all steps of a task, so that the
-inner level has a minimiser to differentiate: by the adjoint `implicit`. The query loss has draws of
-its own.
+inner level has a minimiser to differentiate: by the adjoint `implicit`, with the damping of
+`imaml`. The query loss has draws of its own.
 
 A prediction averages probabilities over draws, as the released code does, or outputs where the
 targets are numbers. There are `samples` draws, from one fixed seed: an adapted model is a function.
@@ -221,6 +221,6 @@ METHOD = Method(
     paper="Zhang, Li, Gao, Giannakis 2023",
     build=build,
     options=Options,
-    defaults={"adjoint": "implicit"},
+    defaults={"adjoint": "implicit:damping=21"},
     group="relative",
 )

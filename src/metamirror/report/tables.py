@@ -186,7 +186,7 @@ def _paired(row: Row) -> Cell:
     if gap is None or gap["mean"] is None:
         return Cell(MISSING)
     ends = [gap[end] for end in ENDS]
-    mean, low, high = ("?" if end is None else f"{end:+.{digits}f}" for end in ends)
+    mean, low, high = ("?" if end is None else f"{end:+z.{digits}f}" for end in ends)
     sure = None not in ends and not ends[1] <= 0 <= ends[2]
     return Cell(f"{mean} [{low}, {high}]", notes=() if sure else ("not significant",))
 
@@ -203,7 +203,7 @@ def _notes(rows: Sequence[Row]) -> list[str]:
         f"± and [ ] are 95 % intervals {over}. Bold: the best, and all within its interval.",
         "Minus MAML: the difference on the same test tasks and seeds; it is not significant if its "
         "interval includes zero. Time: of a training iteration, measured during the runs; "
-        "`metamirror cost` measures it more precisely.",
+        "the command metamirror cost measures it more precisely.",
     ]
     if any(row.published for row in rows):
         notes.append(OF_THE_PAPER)
