@@ -4,8 +4,7 @@ With $\tanh(x) = 2\,\mathrm{logistic}(2x) - 1$, whose logistic is the quicker fu
 layer is $A^\top(w (2\,\mathrm{logistic}(Au + c) - 1))$: widths and the factor two stand in A, c
 and w, once per outer step. The coupling is the same layer on the embeddings $e = Eu$.
 
-Tensors read by a product are (tensors, points, numbers), those written by one (tensors, numbers,
-points).
+Tensors are (tensors, points, numbers).
 """
 
 import math
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from metamirror.linalg.kronecker import ShapeGroups, transposed
 from metamirror.linalg.kronecker_layers import over_heads, over_points, product, product_backward
-from metamirror.linalg.tensor_stacks import Packing
+from metamirror.linalg.tensor_stacks import Packing, pieces_of, rows_of
 
 Prepared = Mapping[str, Any]
 Matrix = Tensor | list[Tensor]
@@ -34,9 +33,8 @@ def logistic_form(matrix: Tensor, offset: Tensor, weight: Tensor, tau: Tensor) -
 def applied(s: Matrix, x: Tensor, *, transpose: bool = False) -> tuple[Tensor, Operands]:
     """Return Sx, or S'x, and what its derivative reads."""
     if isinstance(s, Tensor):
-        return s.unsqueeze(-1) * x.mT, [x.mT]
-    found, operands = product(x, transposed(s) if transpose else s)
-    return found.reshape(len(s[0]), -1, x.shape[1]), operands
+        return s.unsqueeze(1) * x, [x]
+    return product(x, transposed(s) if transpose else s)
 
 
 def applied_backward(
@@ -44,16 +42,15 @@ def applied_backward(
 ) -> tuple[Tensor, list[Tensor]]:
     """Return the gradients in x and in S."""
     if isinstance(s, Tensor):
-        return grad * s.unsqueeze(-1), [over_points(grad * operands[0])]
+        return grad * s.unsqueeze(1), [over_points(grad * operands[0])]
     back, to_s = product_backward(grad, transposed(s) if transpose else s, operands)
-    back = back.reshape(len(s[0]), grad.shape[-1], -1).mT
     return back, transposed(to_s) if transpose else to_s
 
 
 def bent(hidden: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """Return the logistic, and w (2 logistic - 1)."""
     logistic = torch.sigmoid(hidden)
-    weight = weight.unsqueeze(-1)
+    weight = weight.unsqueeze(-2)
     return logistic, torch.addcmul(-weight, weight, logistic, value=2)
 
 
@@ -61,7 +58,7 @@ def bent_backward(grad: Tensor, logistic: Tensor, weight: Tensor) -> tuple[Tenso
     """Return the gradients in what was bent, and in the offset and the weight."""
     # 2 logistic' = 2 logistic (1 - logistic).
     slope = torch.addcmul(logistic, logistic, logistic, value=-1)
-    to_hidden = (2 * weight.unsqueeze(-1) * grad).mul_(slope)
+    to_hidden = (2 * weight.unsqueeze(-2) * grad).mul_(slope)
     to_weight = torch.addcmul(-grad, grad, logistic, value=2)
     return to_hidden, {"offset": over_points(to_hidden), "weight": over_points(to_weight)}
 
@@ -114,17 +111,17 @@ class NetPass:
         offsets: list[Tensor | None] = [None] * len(u)
         for i, layer in enumerate(p["layers"]):
             if layer is not None:
-                offsets[i], layers[i] = self._hidden(u[i].mT, layer)
+                offsets[i], layers[i] = self._hidden(u[i], layer)
         coupling = None
         if p["coupling"] is not None:
-            coupled, coupling = self._coupled([u_i.mT for u_i in u], p["coupling"])
+            coupled, coupling = self._coupled(u, p["coupling"])
             offsets = [b if a is None else a + b for a, b in zip(offsets, coupled, strict=True)]
         bracket = [a if b is None else a + b for a, b in zip(u, offsets, strict=True)]
         found, scaled_back = _unzip(
-            applied(s, x.mT, transpose=True) for s, x in zip(p["scalings"], bracket, strict=True)
+            applied(s, x, transpose=True) for s, x in zip(p["scalings"], bracket, strict=True)
         )
         if p["constant"] is not None:
-            found = [a + b.unsqueeze(-1) for a, b in zip(found, p["constant"], strict=True)]
+            found = [a + b.unsqueeze(1) for a, b in zip(found, p["constant"], strict=True)]
         return self.packing.unpack(found), NetTrace(scaled, layers, coupling, scaled_back)
 
     def backward_pass(
@@ -132,7 +129,7 @@ class NetPass:
     ) -> tuple[list[Tensor], dict[str, Any]]:
         """Return the gradients in z and in what was prepared."""
         scalings = p["scalings"]
-        given = [grad.mT for grad in self.packing.pack(grads)]
+        given = self.packing.pack(grads)
         to_bracket, to_turned = _unzip(
             applied_backward(grad, s, operands, transpose=True)
             for grad, s, operands in zip(given, scalings, trace.scaled_back, strict=True)
@@ -162,8 +159,8 @@ class NetPass:
     def _hidden(u: Tensor, layer: Prepared) -> tuple[Tensor, HiddenTrace]:
         """Return the hidden layers of one group; several read, and add to, the same tensor."""
         read, forth = applied(layer["factors"], u)
-        logistic, pushed = bent(read + layer["offset"].unsqueeze(-1), layer["weight"])
-        found, back = applied(layer["factors"], pushed.mT, transpose=True)
+        logistic, pushed = bent(read + layer["offset"].unsqueeze(1), layer["weight"])
+        found, back = applied(layer["factors"], pushed, transpose=True)
         return over_heads(found, len(u)), HiddenTrace(forth, logistic, back)
 
     @staticmethod
@@ -181,17 +178,17 @@ class NetPass:
     def mixed(u: list[Tensor], p: Prepared) -> tuple[Tensor, Tensor, list[Tensor], list[Operands]]:
         """Return twice the argument of the coupling's tanh, the embedding, and its parts."""
         codes, operands = _unzip(applied(e, x) for e, x in zip(p["encoders"], u, strict=True))
-        embedding = torch.cat([code.flatten(0, 1) for code in codes])
-        hidden = torch.addmm(p["offset"].unsqueeze(-1), p["mixing"], embedding)
+        embedding = torch.cat([rows_of(code) for code in codes], 1)
+        hidden = torch.addmm(p["offset"], embedding, p["mixing"].mT)
         return hidden, embedding, codes, operands
 
     def _coupled(self, u: list[Tensor], p: Prepared) -> tuple[list[Tensor], CouplingTrace]:
         hidden, embedding, codes, forth = self.mixed(u, p)
         logistic, pushed = bent(hidden, p["weight"])
-        sizes = [code.shape[0] * code.shape[1] for code in codes]
-        parts = (p["mixing"].mT @ pushed).split(sizes)
+        sizes = [code.shape[0] * code.shape[2] for code in codes]
+        parts = (pushed @ p["mixing"]).split(sizes, 1)
         found, back = _unzip(
-            applied(e, part.view(code.shape).mT, transpose=True)
+            applied(e, pieces_of(part, len(code)), transpose=True)
             for e, part, code in zip(p["encoders"], parts, codes, strict=True)
         )
         return found, CouplingTrace(forth, sizes, embedding, logistic, pushed, back)
@@ -205,16 +202,16 @@ class NetPass:
             applied_backward(grad, e, operands, transpose=True)
             for grad, e, operands in zip(grads, encoders, trace.back, strict=True)
         )
-        to_codes = torch.cat([code.reshape(-1, code.shape[-1]) for code in codes])
-        to_hidden, to_rest = bent_backward(mixing @ to_codes, trace.logistic, p["weight"])
-        parts = (mixing.mT @ to_hidden).split(trace.sizes)
+        to_codes = torch.cat([rows_of(code) for code in codes], 1)
+        to_hidden, to_rest = bent_backward(to_codes @ mixing.mT, trace.logistic, p["weight"])
+        parts = (to_hidden @ mixing).split(trace.sizes, 1)
         through, to_encoders = _unzip(
-            applied_backward(part, e, operands)
-            for part, e, operands in zip(parts, encoders, trace.forth, strict=True)
+            applied_backward(pieces_of(part, len(code)), e, operands)
+            for part, code, e, operands in zip(parts, codes, encoders, trace.forth, strict=True)
         )
         return through, {
             "encoders": [summed(*pair) for pair in zip(to_encoders, to_turned, strict=True)],
-            "mixing": torch.addmm(trace.pushed @ to_codes.mT, to_hidden, trace.embedding.mT),
+            "mixing": torch.addmm(trace.pushed.mT @ to_codes, to_hidden.mT, trace.embedding),
             **to_rest,
         }
 
