@@ -8,6 +8,9 @@ from torch.nn import functional as F
 
 import metamirror as mm
 from metamirror.core.inner_level import InnerLevel
+from metamirror.core.losses import IGNORED, cross_entropy, mean_squared_error
+from metamirror.core.lower_level import LowerLevel
+from metamirror.core.softmax_head import is_softmax
 
 MODELS = {
     "head alone": lambda: mm.models.MLP(256, 5, hidden=()),
@@ -22,11 +25,11 @@ def glyphs(count: int = 3) -> mm.Task:
     return mm.Task(*batches)
 
 
-def found(spec: str, model, vectorize: bool):
+def found(spec: str, model, vectorize: bool, tasks: mm.Task | None = None, **settings):
     learner = mm.make_learner(
-        spec, model.double(), steps=5, lr=0.3, adapts="head", vectorize=vectorize
+        spec, model.double(), steps=5, lr=0.3, adapts="head", vectorize=vectorize, **settings
     )
-    tasks = glyphs()
+    tasks = tasks or glyphs()
     (losses, _), gradient = learner.meta_gradient(tasks)
     adapted = learner.adapt(mm.Batch(tasks.support.x[0], tasks.support.y[0]))
     path = adapted.path
@@ -55,6 +58,37 @@ def test_it_takes_the_steps_of_the_weights(model, spec, vectorize, monkeypatch):
     monkeypatch.setattr(InnerLevel, "descends_on_head", lambda *args: False)
     for one, other in zip(here, found(spec, network, vectorize), strict=True):
         assert torch.allclose(one, other, rtol=1e-10, atol=1e-12)
+
+
+def by_autograd(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Cross-entropy as a loss of the user's own, whose derivative nobody knows beforehand."""
+    return cross_entropy(output, target)
+
+
+@pytest.mark.parametrize("vectorize", [False, True])
+@pytest.mark.parametrize("spec", ["maml", "fomaml"])
+@pytest.mark.parametrize("model", MODELS)
+def test_the_closed_form_of_cross_entropy_is_what_autograd_finds(model, spec, vectorize):
+    torch.manual_seed(0)
+    network, tasks = MODELS[model](), glyphs()
+    tasks.support.y[:, 1] = IGNORED
+    closed = found(spec, network, vectorize, tasks, query_loss=cross_entropy)
+    plain = found(spec, network, vectorize, tasks, loss=by_autograd)
+    for one, other in zip(closed, plain, strict=True):
+        assert torch.allclose(one, other, rtol=1e-10, atol=1e-12)
+
+
+def test_other_losses_and_targets_are_differentiated():
+    features, labels = torch.randn(5, 64), torch.arange(5)
+
+    def kind(target, loss=None) -> bool:
+        return is_softmax(LowerLevel(lambda phi, x: x, mm.Batch(features, target), loss))
+
+    assert kind(labels)
+    assert kind(labels, cross_entropy)
+    assert not kind(labels, by_autograd)
+    assert not kind(torch.randn(5))
+    assert not kind(torch.randn(5), mean_squared_error)
 
 
 def test_its_meta_gradient_is_that_of_the_formula():

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -247,14 +246,18 @@ class InnerLevel(Predictor):
         lower = self.behind_body(lower, adjoint)
         count, rate = self.steps_of(steps), self.lr if lr is None else check_lr(lr)
         stacked = leaves(lower.batch) if inside_vmap else ()
-        run = partial(descend, steps=count, lr=rate, adjoint=adjoint, stacked=stacked)
         if count > 1 and not (keep or first) and self.descends_on_head(lower, adjoint):
-            # A first-order gradient is a constant, features included.
-            return descended_on_head(run, lower, state, attached=adjoint.second_order)
-        return run(
+            return descended_on_head(
+                lower, state, steps=count, lr=rate, adjoint=adjoint, stacked=stacked
+            )
+        return descend(
             self.geometry.lower_level(lower, state),
             self.geometry,
             state,
+            steps=count,
+            lr=rate,
+            adjoint=adjoint,
+            stacked=stacked,
             keep=keep,
             phi0=phi0,
             through=[p for p in self.parameters() if p.requires_grad],

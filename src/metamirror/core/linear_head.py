@@ -6,7 +6,7 @@ $XW_0^\top + XX^\top C$: mirror descent of C along D, with the Gram matrix as it
 the same and take as many numbers as there are examples, not features.
 """
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -14,9 +14,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from metamirror.core.adjoints import Adjoint
 from metamirror.core.geometry import Geometry, PointState, State, moved
-from metamirror.core.inner_loop import Path
+from metamirror.core.inner_loop import Path, descend
 from metamirror.core.lower_level import LowerLevel
+from metamirror.core.softmax_head import is_softmax, softmax_descent
 from metamirror.core.tasks import Params
 
 WEIGHT, BIAS = "head.weight", "head.bias"
@@ -59,21 +61,36 @@ class HeadDescent(Geometry[HeadState]):
 
 
 def descended_on_head(
-    run: Callable[..., Path], lower: LowerLevel, state: State, *, attached: bool
+    lower: LowerLevel,
+    state: State,
+    *,
+    steps: int,
+    lr: float,
+    adjoint: Adjoint,
+    stacked: Sequence[Tensor] = (),
 ) -> Path:
     """Return the path of gradient descent on a head, of which the last point alone is kept.
 
     Args:
-        run: the inner loop, with its settings.
         lower: what is minimised; its batch has the head's inputs.
         state: where to start, with the head's parameters.
-        attached: whether the path depends on the features in the outer level's graph.
+        steps: K.
+        lr: alpha.
+        adjoint: one for which a step may read what the body computed before.
+        stacked: as in `inner_loop.descend`.
     """
     head, theta, features = HeadDescent(), state.z, lower.batch.x
-    outputs = replace(lower, predict=lambda phi, x: phi[OUTPUTS])
-    path = run(outputs, head, head.begin(theta, features, {}))
-    along = path.states[-1].z[OUTPUTS]
-    features = features if attached else features.detach()
+    begun = head.begin(theta, features, {})
+    if is_softmax(lower):
+        along, path = softmax_descent(
+            begun.first, begun.gram, lower.batch.y, steps=steps, lr=lr, adjoint=adjoint
+        )
+    else:
+        outputs = replace(lower, predict=lambda phi, x: phi[OUTPUTS])
+        path = descend(outputs, head, begun, steps=steps, lr=lr, adjoint=adjoint, stacked=stacked)
+        along = path.states[-1].z[OUTPUTS]
+    # A first-order gradient is a constant, features included.
+    features = features if adjoint.second_order else features.detach()
     phi = {WEIGHT: torch.addmm(theta[WEIGHT], along.mT, features)}
     if BIAS in theta:
         phi[BIAS] = theta[BIAS] + along.sum(0)

@@ -46,12 +46,14 @@ def over_stack(
 
 def chunks_of(inner: InnerLevel, tasks: Tasks) -> list[Tasks]:
     """Return tasks as few stacks or lists, each of which takes about `MEMORY` at most."""
-    every = split_tasks(tasks)
-    inputs = sum(leaf.numel() * leaf.element_size() for batch in every[0] for leaf in leaves(batch))
+    count = tasks.support.examples if isinstance(tasks, Task) else len(tasks)
+    held = leaves(tasks) if isinstance(tasks, Task) else count * leaves(tasks[0])
+    inputs = sum(leaf.numel() * leaf.element_size() for leaf in held) // count
     points = sum(p.numel() * p.element_size() for p in inner.theta().values()) * (inner.steps + 1)
     size = max(1, MEMORY // (COPIES * (inputs + points)))
-    if len(every) <= size:
+    if count <= size:
         return [tasks]
+    every = split_tasks(tasks)
     return [every[i : i + size] for i in range(0, len(every), size)]
 
 

@@ -8,7 +8,7 @@ itself differentiated, the same forward pass runs as ordinary operations.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -81,12 +81,11 @@ class _Call:
             return self.forward(z, self.prepared)[0]
         shared = tensors_in(self.prepared)
         if not torch._C._are_functorch_transforms_active():
-            found: Sequence[Tensor] = _OnePass.apply(self, *z, *shared)  # type: ignore[no-untyped-call]
-            return found
+            return cast(Sequence[Tensor], _OnePass.apply(self, *z, *shared))  # type: ignore[no-untyped-call]
         # Where each entry of the axis has a map of its own, there is nothing to share.
         if any(map(stacked, shared)) or not any(map(stacked, z)):
             return self.forward(z, self.prepared)[0]
-        return outside_vmap(self._stacked, *z)
+        return cast(Sequence[Tensor], outside_vmap(self._stacked, *z))
 
     def _stacked(self, size: int, axes: Sequence[int | None], z: Sequence[Tensor]) -> Any:
         """Turn the axis of `torch.func.vmap` into that of the points."""

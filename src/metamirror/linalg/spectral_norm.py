@@ -101,7 +101,7 @@ class UnitFactors(nn.Module):
 
     def times(self, scaling: Sequence[Tensor]) -> list[Tensor]:
         """Return the factors of A S, mode by mode, from those of S; all of A where S is none."""
-        factors = self()
+        factors: list[Tensor] = self()
         if not scaling:
             return factors
         heads = len(factors[0]) // len(scaling[0])
