@@ -58,6 +58,10 @@ CURVE = (
     "--search-tasks 200 --seeds 1 --jobs 2"
 )
 MAPS = "maml,blockiaf,gradnet,metacurvature,blockiaf:mixing=kronecker"
+OTHERS = (
+    "metasgd,mtnet,warpgrad,metakfo,ecml,gap,metamd,mamlpp,fomaml,boil,protonet,protomaml,r2d2,"
+    "metaoptnet,snail,metalstm,ibaml,anil"
+)
 COMMON = (
     "--ways 5 --shots 1 --tasks-per-step 4 --width 32 --optimizer adam --schedule cosine "
     "--val-tasks 200 --test-tasks 1000 --jobs 2 --no-controls"
@@ -65,6 +69,11 @@ COMMON = (
 ONE_STEP = "--steps 1 --lr 0.2 --outer-lr 0.003 --queries 5"
 FIVE_STEPS = "--steps 5 --lr 0.01 --outer-lr 0.001"
 """The step size and the outer learning rate that `train` has by default, and the paper."""
+
+
+def seeds_of(methods: str, others: int = 1) -> str:
+    """Three seeds for these methods."""
+    return ",".join([str(others), *(f"{method}=3" for method in methods.split(","))])
 
 
 def maps(tasks: str, iterations: int, methods: str, seeds: str = "3") -> str:
@@ -100,7 +109,7 @@ FEATURES = (
 STUDIES = {
     "omniglot-maps-one-step": Study(
         "Omniglot, 5-way 1-shot, one step",
-        maps(f"{OMNIGLOT} {ONE_STEP}", 5000, MAPS),
+        maps(f"{OMNIGLOT} {ONE_STEP}", 5000, f"{MAPS},{OTHERS}", seeds_of(MAPS)),
         "Every learned geometry is ahead of MAML. MetaCurvature, gradnet and blockIAF with mixing "
         "share the lead; the default blockIAF is between them and MAML. Nothing was searched.",
         setting="Omniglot, K = 1",

@@ -290,14 +290,14 @@ def test_warp_layers_are_reached_through_the_minimiser():
 
 def test_conjugate_gradients_stop_where_there_is_no_minimum():
     indefinite = torch.tensor([1.0, -1.0])
-    b, ones = [torch.tensor([1.0, 2.0])], [torch.ones(2)]
+    b, ones = [torch.tensor([[1.0, 2.0]])], [torch.ones(1, 2)]
     assert bool((conjugate_gradients(lambda v: [indefinite * v[0]], b, 9, ones)[0] == 0).all())
     # The largest step that a single precision holds is shorter than 1 / 1e-45.
-    flat = [torch.tensor([1e10, 0.0])]
+    flat = [torch.tensor([[1e10, 0.0]])]
     for tiny in (1e-45, 1e-30):
         found = conjugate_gradients(lambda v, tiny=tiny: [tiny * v[0]], flat, 9, ones)[0]
         assert bool(found.isfinite().all())
-    nothing = [torch.zeros(2)]
+    nothing = [torch.zeros(1, 2)]
     assert torch.equal(conjugate_gradients(lambda v: v, nothing, 9, ones)[0], nothing[0])
 
 
@@ -350,7 +350,11 @@ def test_without_a_step_there_is_nothing_to_differentiate_implicitly(method: str
         ("maml:adjoint=implicit", {}, r"and there is none: give one, such as prior=isotropic:1"),
         ("maml", {"adjoint": "implicit", "prior": "isotropic:0"}, "its weight is 0: give one"),
         ("snail:adjoint=implicit:prior=isotropic:1", {}, "takes none: leave the adjoint out"),
-        ("imaml", {"vectorize": True}, "cannot run the implicit adjoint: leave vectorize off"),
+        (
+            "imaml:adjoint=implicit:last=1",
+            {"vectorize": True},
+            "cannot run the implicit adjoint: leave vectorize off",
+        ),
         ("maml", {"adjoint": "implicit:cg=0"}, "implicit:cg is 0; it must be at least 1"),
         ("maml", {"adjoint": "implicit:damping=-1"}, "damping is -1.0; it must be finite and at"),
         ("maml", {"adjoint": "implicit:last=-1"}, "last is -1; it must be at least 0"),

@@ -19,7 +19,7 @@ from PIL import Image
 
 import metamirror as mm
 from metamirror.cli.main import main
-from metamirror.data import BENCHMARKS
+from metamirror.data import BENCHMARKS, DATA_SETS
 from metamirror.data.store import Store
 from tests.data import sources
 
@@ -46,10 +46,8 @@ def test_add_check_list_and_show(mini, home, tmp_path, capsys):
     assert found["pictures"] == 48
     assert main(["data", "list", "--json"]) == 0
     listed = {row["name"]: row for row in json.loads(capsys.readouterr().out)["data"]}
-    assert set(listed) == {
-        *("sinusoid", "glyphs", *BENCHMARKS),
-        *("folder:PATH", "arrays:FILE.npz", "hf:PATH"),
-    }
+    assert set(listed) == {row.usage or name for name, row in DATA_SETS.items()}
+    assert {"sinusoid", "glyphs", *BENCHMARKS, "folder:PATH", "hf:PATH"} < set(listed)
     assert listed["mini-imagenet"]["installed"] == "yes"
     assert listed["cub"]["installed"] == "no"
     assert all(listed[name]["licence"] and listed[name]["source"] for name in BENCHMARKS)
@@ -205,6 +203,7 @@ USAGE = {
     "no address": (("add", "mini-imagenet", "--download"), "no stable official address"),
     "unknown": (("add", "imagenet-22k", "--download"), "imagenet-22k"),
     "built in": (("add", "glyphs", "--download"), "built in"),
+    "a path is missing": (("add", "arrays"), "'arrays' cannot be added; choose from"),
     "not installed": (("show", "cub"), "data add cub --download"),
     "no images": (("show", "sinusoid"), "no images"),
     "unknown option": (("show", "omniglot:spin=1"), "spin"),

@@ -8,6 +8,9 @@ from pathlib import Path
 import torch
 
 import metamirror as mm
+from metamirror.cli.main import main
+from metamirror.data import DATA_SETS
+from metamirror.data.registry import DataSet
 from metamirror.testing.networks import smooth_mlp
 from tests.docs.listings import listings, run
 from tests.networks import point_tasks
@@ -31,6 +34,17 @@ def test_the_example_passes_the_checks_and_learns(monkeypatch):
         learner.meta_loss(point_tasks()).backward()
         optimizer.step()
     assert learner.meta_loss(point_tasks()).item() < before.item()
+
+
+def test_the_data_set_of_the_example_is_found_by_every_command(monkeypatch, tmp_path, capsys):
+    row = DataSet("parabolas", "-", stream=run(PAGE).Parabolas)
+    monkeypatch.setitem(DATA_SETS, "parabolas", row)
+    words = ["--data", "parabolas", "--method", "maml", "--iterations", "2"]
+    assert main(["train", *words, "--out", str(tmp_path / "run")]) == 0
+    assert main(["data", "list"]) == 0
+    assert "parabolas" in capsys.readouterr().out
+    assert main(["data", "add", "parabolas"]) == 2
+    assert "'parabolas' cannot be added: it is built in" in capsys.readouterr().err
 
 
 def test_the_map_names_every_package_and_nothing_else():

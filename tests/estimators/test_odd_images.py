@@ -133,7 +133,17 @@ def deep_png(colour_type: int, values: tuple[int, ...]) -> Saved:
 
 
 READ["16 bits in colour"] = ("a.png", deep_png(2, (51400, 7710, 5140)), RED, RED)
-READ["16 bits in colour, black"] = ("a.png", deep_png(2, (0, 0, 0)), (0, 0, 0), (0, 0, 0))
+for kind, colour_type, values in (
+    ("colour", 2, (0, 0, 0)),
+    ("colour and alpha", 6, (0, 0, 0, 65535)),
+    ("grey and alpha", 4, (0, 65535)),
+):
+    READ[f"16 bits in {kind}, black"] = (
+        "a.png",
+        deep_png(colour_type, values),
+        (0, 0, 0),
+        (0, 0, 0),
+    )
 
 
 def cut(kind: str, share: float) -> Saved:
@@ -162,6 +172,9 @@ REFUSED: dict[str, tuple[str, Saved, str]] = {
     "12 bits in 16, colour": ("a.png", deep_png(2, (4095, 900, 60)), "nearly black.*below 4,096"),
     "12 bits in 16, alpha": ("a.png", deep_png(6, (4095, 9, 60, 65535)), "nearly black"),
     "10 bits in 16, grey, alpha": ("a.png", deep_png(4, (1023, 65535)), "nearly black"),
+    "8 bits in 16, colour": ("a.png", deep_png(2, (200, 30, 20)), "nearly black.*below 256"),
+    "8 bits in 16, alpha": ("a.png", deep_png(6, (0, 0, 20, 65535)), "nearly black.*below 256"),
+    "8 bits in 16, grey, alpha": ("a.png", deep_png(4, (200, 65535)), "nearly black.*below 256"),
     "12 bits in 16": ("a.png", sixteen_bits(0, 4095), "nearly black.*4,095 of 65,535"),
 }
 

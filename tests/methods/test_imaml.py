@@ -61,7 +61,7 @@ def test_a_run_has_its_prior_and_adjoint():
     learner = build_learner(RunConfig("imaml:lam=4", data="sinusoid"), mm.tasks("sinusoid"))
     assert isinstance(learner.prior, Isotropic)
     assert learner.prior.lam == 4
-    assert (learner.settings.adjoint.name, learner.settings.vectorize) == ("implicit", False)
+    assert (learner.settings.adjoint.name, learner.settings.vectorize) == ("implicit", True)
 
 
 @pytest.mark.parametrize("lam", ["0", "-1", "inf"])

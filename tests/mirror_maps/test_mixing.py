@@ -45,11 +45,12 @@ def test_a_mixing_has_an_inverse_whatever_is_learned(size):
         torch.testing.assert_close(torch.linalg.det(factor), log.exp(), rtol=1e-6, atol=0)
 
 
-def test_an_inverse_that_single_precision_cannot_have_is_refused():
+@pytest.mark.parametrize("size", [10.0, 300.0, 1e4])
+def test_an_inverse_that_single_precision_cannot_have_is_refused(size):
     g = KroneckerMixing({"w": (2, 2)})
     with torch.no_grad():
         for p in g.parameters():
-            p.fill_(10.0)
+            p.fill_(size)
     with pytest.raises(ValueError, match=r"cannot be inverted in torch\.float32.*use float64"):
         g.inverse({"w": torch.ones(2, 2)})
 

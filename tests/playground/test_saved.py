@@ -8,6 +8,7 @@ import warnings
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 from PIL import Image
@@ -17,7 +18,7 @@ import metamirror as mm
 from metamirror.cli.main import main
 from metamirror.estimators.familiarity import UnfamiliarExamplesWarning
 from metamirror.playground.app import make_app
-from metamirror.playground.models import ModelStore, on_offer
+from metamirror.playground.models import OWN, ModelStore, on_offer
 from metamirror.playground.saved import SAVED, open_saved
 from serving import served
 from tests.estimators.test_backbones import Body, onnx_file
@@ -192,7 +193,55 @@ def test_a_backbone_is_that_of_the_model(capsys, body, tmp_path):
     assert "without a backbone" in refused(
         capsys, tmp_path / "model.safetensors", "--backbone", body
     )
-    assert "the file of a model" in refused(capsys, "--backbone", body)
+    assert "other things than images" in refused(capsys, "--backbone", f"{__name__}:rows")
+
+
+def taught(backbone: str, run: Path | None = None) -> tuple[TestClient, str]:
+    """A page with this network among the choices, and what it calls the model taught from it."""
+    app = make_app(on_offer(run, backbone), "127.0.0.1")
+    client = TestClient(app, base_url="http://127.0.0.1")
+    shown = zip(COLOURS, photographs(0, (32, 32)), photographs(1, (32, 32)), strict=True)
+    classes = [{"name": name, "examples": [*map(pixels, two)]} for name, *two in shown]
+    asked = {"start": OWN, "steps": 0, "lr": None, "classes": classes}
+    answer = client.post("/api/adapt", json=asked)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["plain"]["losses"], "gradient descent on the same features"
+    return client, answer.json()["model"]
+
+
+@pytest.mark.parametrize("trained", [False, True], ids=["ridge", "a run on its features"])
+def test_a_network_of_ones_own_can_be_chosen(trained, body, tmp_path, monkeypatch):
+    run = tmp_path / "run" if trained else None
+    width = len(mm.Backbone(Body(), size=24).features(torch.zeros(1, 3, 24, 24))[0])
+    if run:
+        mm.save(mm.make_learner("r2d2", mm.models.Linear(width, 5), steps=0), run)
+    options = "size=24:crop=0.75:mean=0.1/0.2/0.3"
+    client, name = taught(f"{body}:{options}", run)
+    listed = client.get("/api/starts").json()["starts"][-1]
+    assert listed["size"] == 32, "what the crop leaves has the network's size"
+    assert listed["title"].startswith(f"body.onnx:{options} (")
+    answers = [
+        client.post(f"/api/models/{name}/predict", json={"image": pixels(image)}).json()
+        for image in photographs(9, (32, 32))
+    ]
+    file = client.get(f"/api/models/{name}/file").content
+    assert str(body.parent).encode() not in file
+    (tmp_path / "model").write_bytes(file)
+    monkeypatch.chdir(body.parent)
+    model = mm.FewShotClassifier.load(tmp_path / "model")
+    right = model.predict_proba([Image.fromarray(image) for image in photographs(9, (32, 32))])
+    shares = np.array([answer["probabilities"] for answer in answers])
+    np.testing.assert_allclose(shares, right, atol=1e-6)
+    exported = onnxruntime.InferenceSession(client.get(f"/api/models/{name}/onnx").content)
+    found = exported.run(["probabilities"], {"images": np.stack(photographs(9, (90, 140)))})[0]
+    images = [Image.fromarray(image) for image in photographs(9, (90, 140))]
+    np.testing.assert_allclose(found, model.predict_proba(images), atol=1e-3)
+
+
+def test_a_network_and_a_run_on_images_are_one_too_many(body, tmp_path):
+    mm.save(mm.make_learner("protonet", mm.models.Conv4(5, 3, 32, 8)), tmp_path / "run")
+    with pytest.raises(ValueError, match="takes images, and the network gives numbers"):
+        on_offer(tmp_path / "run", str(body))
 
 
 # The page

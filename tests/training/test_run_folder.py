@@ -406,6 +406,8 @@ def test_a_read_only_folder_is_named(whole: Path):
 
 
 def _as_nobody(words: list[str], where: Path) -> None:
+    # An optimiser imports more of torch and Python, from folders that may be root's alone.
+    torch.optim.Adam([torch.zeros(1, requires_grad=True)])
     os.chdir(where)
     if os.geteuid() == 0:
         os.setuid(65534)

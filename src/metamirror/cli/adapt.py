@@ -199,7 +199,8 @@ def playground(
     Args:
         run: a run folder to choose from beside the shipped starts; or a file that metamirror adapt,
             or save in Python, wrote: the page begins with that model.
-        backbone: the frozen network of the model, where it is not found by itself.
+        backbone: the frozen network of the model, where it is not found by itself; or one to choose
+            on the page, such as FILE.onnx, alone or with a run on its features.
         port: the port of the page; 0 takes a free one.
         host: the address to listen on; by default this machine alone can reach it.
     """

@@ -81,7 +81,8 @@ def add_data(
         print(_summary(name, store.facts(f"{folder_name(name)}@{image_size or FOLDER_SIZE}")))
         return
     if name not in BENCHMARKS:
-        built_in = ": it is built in" if name in ("glyphs", "sinusoid") else ""
+        known = DATA_SETS.get(name)
+        built_in = ": it is built in" if known and not known.usage else ""
         built_in = ": it is used where it is" if find_path(name) else built_in
         raise ValueError(f"{name!r} cannot be added{built_in}; choose from {KNOWN}")
     benchmark = BENCHMARKS[name]

@@ -29,8 +29,6 @@ class Adjoint(ABC):
     """Whether a state depends on the one before it in the outer level's graph."""
     second_order: ClassVar[bool] = False
     """Whether the inner gradient does too, through the Hessian."""
-    vectorizes: ClassVar[bool] = True
-    """Whether it works under `torch.func.vmap`."""
     knows_body: ClassVar[bool] = True
     """Whether a step may read what the body of the model computed before, outside the step."""
     attaches: ClassVar[bool] = False
@@ -39,6 +37,11 @@ class Adjoint(ABC):
     """Whether it is defined by the minimiser of loss plus prior."""
     last: int = 0
     """How many of the last steps `attach` may take again."""
+
+    @property
+    def vectorizes(self) -> bool:
+        """Whether it works under `torch.func.vmap`."""
+        return True
 
     @property
     def spec(self) -> str:
@@ -72,11 +75,13 @@ class Replay:
         geometry: those of them that are the geometry's.
         run: takes the last steps again, with a graph that reaches the geometry alone; None if the
             adjoint asks for no steps.
+        stacked: the task's own tensors where it is one of a stack under `torch.func.vmap`.
     """
 
     through: Sequence[Tensor]
     geometry: Sequence[Tensor]
     run: Callable[[], Params] | None = None
+    stacked: Sequence[Tensor] = ()
 
 
 @dataclass(frozen=True)
@@ -104,8 +109,11 @@ class Rematerialised(Adjoint):
 
     name = "rematerialised"
     second_order = True
-    vectorizes = False
     knows_body = False
+
+    @property
+    def vectorizes(self) -> bool:
+        return False
 
     def step(self, step: Callable[..., Any], *args: Any, through: Sequence[Tensor]) -> Any:
         # What the results look like is known only when the step has run.
@@ -179,7 +187,6 @@ class Implicit(Adjoint):
 
     name = "implicit"
     builds_graph = False
-    vectorizes = False
     knows_body = False
     attaches = True
     needs_prior = True
@@ -198,8 +205,13 @@ class Implicit(Adjoint):
         if self.last < 0:
             raise ValueError(f"adjoint implicit:last is {self.last}; it must be at least 0")
 
+    @property
+    def vectorizes(self) -> bool:
+        # Steps that are taken again are taken later, outside of vmap.
+        return not self.last
+
     def attach(self, phi: Params, phi0: Params, lower: LowerLevel, replay: Replay) -> Params:
-        end = Minimiser(lower, self.cg, self.damping, replay.run, replay.geometry)
+        end = Minimiser(lower, self.cg, self.damping, replay.run, replay.geometry, replay.stacked)
         return end.attached(phi, phi0, replay.through)
 
 

@@ -109,7 +109,8 @@ def descend(
         known = {id(p) for p in geometry.parameters()}
         own = [p for p in through if id(p) in known]
         run = replay if tail and renew is not None else None
-        phi = adjoint.attach(phi, centre, _around(lower, given), Replay(through, own, run))
+        around = _around(lower, given)
+        phi = adjoint.attach(phi, centre, around, Replay(through, own, run, stacked))
     visited.append((state, {**given, **phi}))
     empty = next(iter(phi.values())).new_zeros(0)
     return Path(

@@ -123,10 +123,12 @@ class GaussianDescent(Geometry[GaussianState]):
     def __init__(self, pairs: dict[str, str], shapes: dict[str, torch.Size], samples: int):
         super().__init__()
         self.pairs, self.shapes, self.samples = pairs, shapes, samples
+        # Once and here: under vmap every task would draw others.
+        self.predicting = self._split(self.draw(torch.Generator().manual_seed(0)))[:samples]
 
     def draw(self, generator: torch.Generator) -> Params:
         size = {name: (2 * self.samples, *shape) for name, shape in self.shapes.items()}
-        return {name: torch.randn(s, generator=generator) for name, s in size.items()}
+        return {n: torch.randn(s, generator=generator, device="cpu") for n, s in size.items()}
 
     def begin(self, theta: Params, prepared: None, noise: Params) -> GaussianState:
         draws = self._split(noise)
@@ -156,10 +158,9 @@ class GaussianDescent(Geometry[GaussianState]):
         }
 
     def members(self, phi: Params) -> list[Params]:
-        noise = self.draw(torch.Generator().manual_seed(0))
         like = next(iter(phi.values()))
-        noise = {name: tensor_like(e[: self.samples], like) for name, e in noise.items()}
-        return [{**phi, **self.draw_at(phi, e)} for e in self._split(noise)]
+        draws = ({n: tensor_like(e, like) for n, e in draw.items()} for draw in self.predicting)
+        return [{**phi, **self.draw_at(phi, draw)} for draw in draws]
 
     def candidate_mirror_map(self, theta: Params) -> MirrorMap:
         return Identity()

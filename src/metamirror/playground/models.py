@@ -1,6 +1,7 @@
 """Starts that a page may choose from, and adapted models, kept in memory while there is room."""
 
 import copy
+import math
 import secrets
 import threading
 import warnings
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from starlette.exceptions import HTTPException
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from metamirror.core.learner import Learner
@@ -25,7 +26,13 @@ from metamirror.estimators.few_shot import FewShotClassifier
 from metamirror.estimators.fitting import FittedModel
 from metamirror.estimators.inputs.images import Images, image_shape
 from metamirror.estimators.model_file import pack
-from metamirror.estimators.starts import Start, backbone_of, open_start, shipped_names
+from metamirror.estimators.starts import (
+    Start,
+    backbone_of,
+    open_start,
+    ridge_start,
+    shipped_names,
+)
 from metamirror.methods import METHODS, make_learner
 from metamirror.playground import limits
 from metamirror.playground.images import Pixels, Strokes, prepare
@@ -36,7 +43,7 @@ from metamirror.training.config import load_config
 PLAIN = "glyphs-maml"  # gradient descent, beside which every start for letters is shown
 PLAIN_STEPS = 5  # of gradient descent, beside a start that takes none
 FIRST = "glyphs-blockiaf"  # what the page begins with
-OWN = "run"  # what requests call the user's own run: a word, and not its path
+OWN = "run"  # what requests call the user's own run or network: a word, and not its path
 INK = ("glyphs", "omniglot")  # light on dark: starts from these get the ink of an image alone
 
 
@@ -66,21 +73,23 @@ class Choice:
             "style": style_of(self.method).index,
             "most_classes": min(self.ways, limits.MOST_CLASSES),
             "channels": self.reader.channels,
-            "size": self.reader.size,
+            "size": math.ceil(self.reader.size / self.reader.crop),
             "ink": self.reader.ink,
             "steps": min(self.steps, limits.MOST_STEPS),
             "lr": self.lr,
         }
 
 
-def on_offer(run: Path | None) -> dict[str, Choice]:
-    """Return the shipped starts for images, and the user's own run if there is one."""
+def on_offer(run: Path | None, backbone: str | None = None) -> dict[str, Choice]:
+    """Return the shipped starts for images, and the user's own run or network if there is one."""
     found = {}
     for name in shipped_names():
         learner = open_start(name)
         if image_shape(learner.model) or backbone_of(name):
             found[name] = _choice(name, "", name, learner, name.partition("-")[0])
-    if run is not None:
+    if backbone is not None:
+        found[OWN] = _frozen(backbone, run)
+    elif run is not None:
         learner = open_start(run)
         # A folder of `metamirror.save` does not say what it was trained on.
         trained = (run / "config.json").is_file()
@@ -97,9 +106,7 @@ def _choice(key: str, name: str, start: Start, learner: Learner, data: str | Non
     if backbone_of(start):
         body = open_backbone(start)
         assert isinstance(body, Backbone)
-        # Every stage of a drawing is another image, and a page must not fill the disk.
-        body = replace(body, kept=False)
-        reader, ways = body.images, limits.MOST_CLASSES
+        reader, ways, body = body.images, limits.MOST_CLASSES, for_prepared(body)
         return Choice(key, title, method, start, reader, ways, learner.steps, learner.lr, body)
     shape = image_shape(learner.model)
     if shape is None:
@@ -114,6 +121,35 @@ def _choice(key: str, name: str, start: Start, learner: Learner, data: str | Non
         )
     reader = Images(channels, size, ink=channels == 1 and data in INK)
     return Choice(key, title, method, start, reader, ways, learner.steps, learner.lr)
+
+
+def _frozen(name: str, run: Path | None) -> Choice:
+    """Return a frozen network, for ridge regression or for a run on its features."""
+    body = open_backbone(name)
+    if not isinstance(body, Backbone):
+        raise ValueError(f"{name} may take other things than images: use metamirror adapt")
+    # What is downloaded later need not tell where it lay. Options may hold slashes, too.
+    path, colon, options = body.name.partition(":")
+    body = replace(body, name=f"{Path(path).name}{colon}{options}")
+    blank = body.features(torch.zeros(1, body.channels, body.size, body.size)).double()
+    start = open_start(ridge_start(blank, directions=True) if run is None else run)
+    if image_shape(start.model):
+        raise ValueError(f"{run} takes images, and the network gives numbers: leave one out")
+    ways = limits.MOST_CLASSES if start.fits_any_outputs() else start.outputs(blank.float())
+    key = "r2d2" if run is None else str((start.config or {})["method"]).partition(":")[0]
+    title = f"{body.name} ({METHODS[key].title})"
+    rest = for_prepared(body)
+    return Choice(OWN, title, key, start, body.images, ways, start.steps, start.lr, rest)
+
+
+def for_prepared(body: Backbone) -> Backbone:
+    """Return a network for images that its own reader has prepared, for many threads at once."""
+    if isinstance(body.network, nn.Module):
+        # For good: threads that switch it back and forth would meet in the middle.
+        for module in body.network.modules():
+            module.training = False
+    # Every stage of a drawing is another image, and a page must not fill the disk.
+    return replace(body, crop=1.0, kept=False)
 
 
 @dataclass(frozen=True)
@@ -169,8 +205,10 @@ class Model:
 
     def _for_any_image(self) -> FittedModel:
         # Here images come prepared; whoever has the file gives it any, which it then prepares.
-        fitted = self.classifier.fitted_
-        return fitted if self.choice.backbone else replace(fitted, reader=self.choice.reader)
+        fitted, images = self.classifier.fitted_, self.choice.reader
+        if self.choice.backbone:
+            return replace(fitted, reader=replace(self.choice.backbone, crop=images.crop))
+        return replace(fitted, reader=images)
 
     def nbytes(self) -> int:
         """Return about how much memory it takes."""

@@ -4,14 +4,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
 from metamirror.estimators.backbones.backbone import Backbone
 from metamirror.estimators.backbones.function import Function
 from metamirror.estimators.few_shot import FewShotClassifier
 from metamirror.estimators.inputs.images import Images, Reader
 from metamirror.playground import limits
-from metamirror.playground.models import Choice, Model
+from metamirror.playground.models import Choice, Model, for_prepared
 
 SAVED = "saved"  # what requests call it: a word, and not its path
 
@@ -43,12 +41,7 @@ def _in_two(reader: Reader, path: Path) -> tuple[Images, Reader]:
     if isinstance(reader, Images):
         return reader, replace(reader, ink=False)
     if isinstance(reader, Backbone):
-        if isinstance(reader.network, nn.Module):
-            # For good: threads that switch it back and forth would meet in the middle.
-            for module in reader.network.modules():
-                module.training = False
-        # Every stage of a drawing is another image, and a page must not fill the disk.
-        return reader.images, replace(reader, crop=1.0, kept=False)
+        return reader.images, for_prepared(reader)
     if isinstance(reader, Function):
         raise ValueError(
             f"{path} was made with the function {reader.name}, which may take other things than "

@@ -52,15 +52,14 @@ def serve(run: Path | None, host: str, port: int, backbone: str | None = None) -
         run: a run folder, or the file of a model.
         host: the address to listen on.
         port: its port; 0 takes a free one.
-        backbone: the frozen network of the model.
+        backbone: the frozen network of the model, or one to choose, with a run on its features.
     """
     with listen(host, port) as listening:
         file = None if run is None or run.is_dir() else run
-        if backbone is not None and file is None:
-            raise ValueError("a backbone belongs to the file of a model: name that, too")
         saved = None if file is None else open_saved(file, backbone)
+        offered = on_offer(None) if file else on_offer(run, backbone)
         config = uvicorn.Config(
-            make_app(on_offer(None if file else run), host, saved=saved),
+            make_app(offered, host, saved=saved),
             http=TimeoutProtocol,
             ws="none",
             log_level="warning",

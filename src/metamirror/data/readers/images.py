@@ -58,7 +58,7 @@ def decode(
         _check_pixels(*image.size)
         pixels = _pixels(image, channels == 1 or (channels is None and _is_grey(image, data)), size)
         if image.format == "PNG" and data[24] == 16 and image.mode in ("RGB", "RGBA", "LA"):
-            _check_high_bytes(image)
+            _check_high_bytes(image, data)
         return pixels
 
 
@@ -117,12 +117,22 @@ def _check_pixels(width: int, height: int) -> None:
         raise Image.DecompressionBombError(f"{width:,} x {height:,} pixels")
 
 
-def _check_high_bytes(image: Image.Image) -> None:
+def _check_high_bytes(image: Image.Image, data: bytes) -> None:
     """Refuse 16 bits with colour or alpha that use the lowest alone: PIL keeps the high bytes."""
     colours = image.convert("RGB") if image.mode == "RGB" else image.convert("RGBA").convert("RGB")
     brightest = int(np.asarray(colours).max())
-    if 0 < brightest < DARKEST // 256:
+    if brightest < DARKEST // 256 and (brightest or _has_low_bytes(data)):
         raise _TooDark(f"below {256 * (brightest + 1):,}")
+
+
+def _has_low_bytes(data: bytes) -> bool:
+    """Return whether a png of 16 bits with colour or alpha has a low byte other than zero."""
+    # Grey with alpha takes as many bytes as eight bits in colour: grey's two come first.
+    raw = {"RGB;16B": "RGB;16L", "RGBA;16B": "RGBA;16L", "LA;16B": "RGBA"}
+    with Image.open(io.BytesIO(data), formats=("PNG",)) as image:
+        grey = image.tile[0].args == "LA;16B"
+        image.tile = [tile._replace(args=raw[str(tile.args)]) for tile in image.tile]
+        return bool(np.asarray(image)[..., : 2 if grey else 3].any())
 
 
 def _webp_size(data: bytes) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 // Images that were not drawn here: files, photographs of the camera, and letters from the server.
 
 const KEPT = 512; // the longer side of what the page keeps
-const SIDE = 112; // the longer side of what is sent
+const SIDE = 112, PHOTO = 256; // the longer side of what is sent
 const MOST_BYTES = 40e6, MOST_PIXELS = 50e6;
 
 /** A part of an image in another size. */
@@ -61,7 +61,7 @@ export class FileImage {
   fields({ channels, size, ink, side }) {
     const [left, top, wide, high] = part(this.canvas, !ink);
     const longest = Math.max(wide, high);
-    const usual = ink ? SIDE : Math.min(size, SIDE);
+    const usual = ink ? SIDE : Math.min(size, PHOTO);
     const scale = (side ? Math.min(side, longest) : usual) / longest;
     const [width, height] = [wide, high].map((length) => Math.max(8, Math.round(length * scale)));
     const canvas = scaled(this.canvas, [left, top, wide, high], width, height);
