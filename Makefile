@@ -62,12 +62,14 @@ $(INSTALLED): pyproject.toml constraints.txt
 # What docs/measured.md shows of sinusoids: fixed seeds, so that the same machine gives the same numbers.
 SINUSOID := maml metasgd metacurvature mtnet metakfo warpgrad ecml blockiaf gradnet anil fomaml boil gap reptile mamlpp r2d2 \
 	imaml ibaml metamd metalstm snail
+# With lam = 1 / alpha one step is near the minimum that iMAML's gradient assumes; with lam = 1 training diverges.
+METHOD_imaml := imaml:lam=100
 
 sinusoid: $(addprefix results/sinusoid/,$(addsuffix .json,$(SINUSOID)))
 
 results/sinusoid/%.json: | $(INSTALLED)
 	mkdir -p $(@D)
-	OMP_NUM_THREADS=1 $(BIN)/metamirror train --config configs/sinusoid.toml --method $* --resume \
+	OMP_NUM_THREADS=1 $(BIN)/metamirror train --config configs/sinusoid.toml --method $(or $(METHOD_$*),$*) --resume \
 		--out runs/sinusoid/$*
 	OMP_NUM_THREADS=1 $(BIN)/metamirror evaluate runs/sinusoid/$* --json > $@.tmp
 	mv $@.tmp $@
