@@ -31,10 +31,12 @@ def logistic_regression(x: Tensor, y: Tensor, penalty: float = 1.0) -> tuple[Ten
     rows = left * lengths
     classes = int(y.max()) + 1
     wanted = F.one_hot(y, classes).double()
-    at: Vector = [rows.new_zeros(classes, len(lengths)), rows.new_zeros(classes)]
+    # The leading axis is that of the systems that conjugate gradients solve: there is one.
+    at: Vector = [rows.new_zeros(1, classes, len(lengths)), rows.new_zeros(1, classes)]
 
     def logits(vector: Vector) -> Tensor:
-        found: Tensor = rows @ vector[0].T + vector[1]
+        (weight,), (bias,) = vector
+        found: Tensor = rows @ weight.T + bias
         return found
 
     def loss(point: Vector) -> Tensor:
@@ -43,7 +45,7 @@ def logistic_regression(x: Tensor, y: Tensor, penalty: float = 1.0) -> tuple[Ten
 
     def pulled_back(slopes: Tensor, vector: Vector) -> Vector:
         """Return what slopes of the logits are for weight and bias, and the penalty's own part."""
-        return [slopes.T @ rows + penalty * vector[0], slopes.sum(0)]
+        return [slopes.T @ rows + penalty * vector[0], slopes.sum(0, keepdim=True)]
 
     for _ in range(MOST_STEPS):
         shares = logits(at).softmax(1)
@@ -57,14 +59,14 @@ def logistic_regression(x: Tensor, y: Tensor, penalty: float = 1.0) -> tuple[Ten
             return pulled_back(shares * (change - mean), vector)
 
         spread = shares * (1 - shares)
-        scale = [spread.T @ rows.square() + penalty, spread.sum(0)]
+        scale = [(spread.T @ rows.square() + penalty)[None], spread.sum(0, keepdim=True)]
         step = conjugate_gradients(hessian, gradient, CG_STEPS, scale)
-        here, slope, length = loss(at), dot(gradient, step), 1.0
+        here, slope, length = loss(at), float(dot(gradient, step)), 1.0
         while loss(moved := [a - length * s for a, s in zip(at, step, strict=True)]) > (
             here - 1e-4 * length * slope
         ):
             length /= 2
             if length < 1e-9:  # what is left is rounding
-                return at[0] @ axes, at[1]
+                return at[0][0] @ axes, at[1][0]
         at = moved
-    return at[0] @ axes, at[1]
+    return at[0][0] @ axes, at[1][0]
