@@ -58,10 +58,7 @@ CURVE = (
     "--search-tasks 200 --seeds 1 --jobs 2"
 )
 MAPS = "maml,blockiaf,gradnet,metacurvature,blockiaf:mixing=kronecker"
-OTHERS = (
-    "metasgd,mtnet,warpgrad,metakfo,ecml,gap,metamd,mamlpp,fomaml,boil,protonet,protomaml,r2d2,"
-    "metaoptnet,snail,metalstm,ibaml,anil"
-)
+OTHERS = "metasgd,mtnet"
 COMMON = (
     "--ways 5 --shots 1 --tasks-per-step 4 --width 32 --optimizer adam --schedule cosine "
     "--val-tasks 200 --test-tasks 1000 --jobs 2 --no-controls"

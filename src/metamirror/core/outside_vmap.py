@@ -43,11 +43,3 @@ def only_vmap() -> bool:
     functorch = torch._C._functorch
     stack = functorch.get_interpreter_stack()
     return all(level.key() == functorch.TransformType.Vmap for level in stack or ())
-
-
-def stacked(tensor: Tensor) -> bool:
-    """Return whether the innermost transform of `torch.func`, a vmap, has stacked a tensor."""
-    functorch = torch._C._functorch
-    innermost = functorch.get_interpreter_stack()[-1].level()
-    found: bool = functorch.maybe_get_level(tensor) == innermost
-    return found

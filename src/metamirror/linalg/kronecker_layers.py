@@ -2,8 +2,8 @@ r"""Kronecker-factored layers in few operations, several tensors and several poi
 
 A product takes the *last* mode of its operand and puts it *first*: $Y = F X^\top$ with X seen as
 (all other modes, this mode). One matrix product does it, without a copy, whatever the mode; and
-after every mode had its turn they stand in their order again. Tensors are (tensors, points,
-numbers): what the points share is beside long rows of numbers, and never inside them.
+after every mode had its turn they stand in their order again. The points, in front of the modes
+before a layer, are behind them after it.
 
 A layer is a list [factors in the order of their use .., bias]; a stack of them is a list of such.
 """
@@ -92,57 +92,43 @@ def _filled(tensor: Tensor, more: Sequence[int]) -> Tensor:
 
 
 def product(x: Tensor, factors: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
-    """Return all products of one layer, x (tensors, points, inputs) to (tensors, points, outputs).
+    """Return all products of one layer, x (tensors, points, inputs) to (tensors, outputs, points).
 
     Returned with the operand of each. Where there are more matrices than tensors, several heads
     read each tensor.
     """
-    heads, points = factors[0].shape[0] // x.shape[0], x.shape[1]
+    heads = factors[0].shape[0] // x.shape[0]
     y = x if heads == 1 else x.repeat(heads, 1, 1)
-    if len(factors) == 1:
-        return torch.bmm(y, factors[0].mT), [y]
     operands: list[Tensor] = []
     for f in factors:
-        f = at_each(f, points)
         operands.append(y.reshape(f.shape[0], -1, f.shape[2]))
         y = torch.bmm(f, operands[-1].mT)
-    return y.reshape(factors[0].shape[0], points, -1), operands
-
-
-def at_each(factor: Tensor, points: int) -> Tensor:
-    """Return the factors of tensors as those of (tensors x points)."""
-    if points == 1:
-        return factor
-    return factor.unsqueeze(1).expand(-1, points, -1, -1).flatten(0, 1)
+    return y, operands
 
 
 def product_backward(
     grad: Tensor, factors: Sequence[Tensor], operands: Sequence[Tensor]
 ) -> tuple[Tensor, list[Tensor]]:
     """Return the gradients in what was read, head by head, and in the factors."""
-    points = grad.shape[1]
-    if len(factors) == 1:
-        # An outer product is quicker by elements.
-        outer = grad.mT * operands[0] if points == 1 else torch.bmm(grad.mT, operands[0])
-        return torch.bmm(grad, factors[0]), [outer]
     grads: list[Tensor] = []
     y = grad
-    for factor, operand in zip(reversed(factors), reversed(operands), strict=True):
-        f = at_each(factor, points)
+    for i in reversed(range(len(factors))):
+        f, operand = factors[i], operands[i]
         y = y.reshape(f.shape[0], f.shape[1], -1)
-        found = torch.bmm(y, operand)
-        grads.append(found if points == 1 else found.unflatten(0, (-1, points)).sum(1))
+        # An outer product is quicker by elements.
+        grads.append(y * operand if operand.shape[1] == 1 else torch.bmm(y, operand))
         narrow = f.shape[2] < NARROW
         y = torch.bmm(f.mT, y).mT.contiguous() if narrow else torch.bmm(y.mT, f)
-    return y.reshape(factors[0].shape[0], points, -1), grads[::-1]
+    return y, grads[::-1]
 
 
 def run(x: Tensor, layers: Sequence[Layer], relus: Sequence[bool]) -> list[Trace]:
     """Run a stack of layers on x (tensors, points, inputs): the last trace holds the output."""
+    points = x.shape[1]
     traces: list[Trace] = []
     for (*factors, bias), relu in zip(layers, relus, strict=True):
-        y, operands = product(traces[-1].output if traces else x, factors)
-        y = y + bias.unsqueeze(1)
+        y, operands = product(traces[-1].output.mT if traces else x, factors)
+        y = y.reshape(*bias.shape, points) + bias.unsqueeze(-1)
         traces.append(Trace(operands, y.relu() if relu else y))
     return traces
 
@@ -151,15 +137,18 @@ def run_backward(
     grad: Tensor, layers: Sequence[Layer], relus: Sequence[bool], traces: Sequence[Trace]
 ) -> tuple[Tensor, list[Layer]]:
     """Return the gradients in x (tensors, points, inputs) and in the layers."""
+    points = grad.shape[-1]
     grads: list[Layer] = []
     y = grad
-    for (*factors, _), relu, (operands, output) in zip(
-        reversed(layers), reversed(relus), reversed(traces), strict=True
-    ):
-        y = over_heads(y, len(output))
-        if relu:
+    for i in reversed(range(len(layers))):
+        *factors, bias = layers[i]
+        operands, output = traces[i]
+        if i + 1 < len(layers):
+            # What a layer read is the transpose of what the one before it wrote.
+            y = over_heads(y, len(output)).view(len(output), points, -1).mT.reshape(output.shape)
+        if relus[i]:
             y = torch.ops.aten.threshold_backward(y, output, 0)
-        to_bias = over_points(y)
+        to_bias = y.sum(-1) if points > 1 else y.reshape(bias.shape)
         y, to_factors = product_backward(y, factors, operands)
         grads.append([*to_factors, to_bias])
     return y, grads[::-1]
@@ -172,4 +161,4 @@ def over_heads(grad: Tensor, tensors: int) -> Tensor:
 
 def over_points(grad: Tensor) -> Tensor:
     """Return the gradient in what all points share."""
-    return grad.sum(-2) if grad.shape[-2] > 1 else grad.squeeze(-2)
+    return grad.sum(-1) if grad.shape[-1] > 1 else grad.squeeze(-1)

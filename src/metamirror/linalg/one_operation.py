@@ -8,12 +8,12 @@ itself differentiated, the same forward pass runs as ordinary operations.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from metamirror.core.outside_vmap import only_vmap, outside_vmap, stacked
+from metamirror.core.outside_vmap import only_vmap
 from metamirror.core.trees import tensors_in, with_tensors
 
 Tree = Any
@@ -34,68 +34,82 @@ class Pass(Protocol):
 
 class _OnePass(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, call: "_Call", *tensors: Tensor) -> Any:
-        ctx.call = call
-        ctx.save_for_backward(*tensors)
-        phi, ctx.trace = call.forward(tensors, call.prepared)
+    def forward(call: "_Call", *tensors: Tensor) -> Any:
+        phi, call.trace = call.forward(tensors)
         return tuple(phi)
 
     @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.call, *tensors = inputs
+        ctx.save_for_backward(*tensors)
+
+    @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        call = ctx.call
+        call, tensors = ctx.call, ctx.saved_tensors
         if not torch.is_grad_enabled():
-            return None, *call.backward(grads, ctx.trace)
+            return None, *call.backward(grads, tensors)
         # To be differentiated again: a trace knows nothing of where it came from.
-        tensors = ctx.saved_tensors
         wanted = [t for t in tensors if t.requires_grad]
-        phi = call.forward(tensors, with_tensors(call.prepared, tensors[call.count :]))[0]
         found = iter(
-            torch.autograd.grad(phi, wanted, grads, create_graph=True, materialize_grads=True)
+            torch.autograd.grad(
+                call.forward(tensors)[0], wanted, grads, create_graph=True, materialize_grads=True
+            )
         )
         return None, *(next(found) if t.requires_grad else None for t in tensors)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, call: "_Call", *tensors: Tensor) -> Any:
+        """Turn the axis of `torch.func.vmap` into that of the points."""
+        dims, count = in_dims[1:], call.count
+        if any(d is not None for d in dims[count:]):
+            # Each entry of the axis has a map of its own: there is nothing to share.
+            def ordinary(*given: Tensor) -> tuple[Tensor, ...]:
+                return tuple(call.forward(given)[0])
+
+            return torch.func.vmap(ordinary, in_dims=dims)(*tensors), (0,) * count
+        z = [
+            t.expand(info.batch_size, *t.shape) if d is None else t.movedim(d, 0)
+            for t, d in zip(tensors[:count], dims, strict=False)
+        ]
+        wider = replace(call, points=call.points * info.batch_size)
+        return tuple(wider((*z, *tensors[count:]))), (0,) * count
 
 
 @dataclass
 class _Call:
-    """A map, what was prepared for it, and of how many points its `count` tensors are stacks."""
+    """What a call consists of beside its tensors: z first, then the leaves of what is prepared."""
 
     g: Pass
-    prepared: Tree
+    points: int
     count: int
-    points: int = 1
+    tree: Tree
+    trace: Any = None
 
-    def forward(self, z: Sequence[Tensor], prepared: Tree) -> tuple[list[Tensor], Any]:
-        rows = [t.reshape(self.points, -1) for t in z[: self.count]]
-        phi, trace = self.g.forward_pass(rows, prepared)
-        return [p.reshape(t.shape) for p, t in zip(phi, z, strict=False)], trace
+    def forward(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], Any]:
+        z = [t.reshape(self.points, -1) for t in tensors[: self.count]]
+        phi, trace = self.g.forward_pass(z, self._prepared(tensors))
+        return [p.reshape(t.shape) for p, t in zip(phi, tensors, strict=False)], trace
 
-    def backward(self, grads: Sequence[Tensor], trace: Any) -> Iterator[Tensor | None]:
-        rows = [grad.reshape(self.points, -1) for grad in grads]
-        to_z, to_prepared = self.g.backward_pass(rows, self.prepared, trace)
-        for found, grad in zip(to_z, grads, strict=True):
-            yield None if found is None else found.reshape(grad.shape)
+    def backward(
+        self, grads: Sequence[Tensor], tensors: Sequence[Tensor]
+    ) -> Iterator[Tensor | None]:
+        flat = [grad.reshape(self.points, -1) for grad in grads]
+        to_z, to_prepared = self.g.backward_pass(flat, self._prepared(tensors), self.trace)
+        for found, t in zip(to_z, tensors, strict=False):
+            yield None if found is None else found.reshape(t.shape)
         yield from tensors_in(to_prepared)
 
-    def __call__(self, z: Sequence[Tensor]) -> Sequence[Tensor]:
-        if not (torch.is_grad_enabled() and only_vmap()):
-            return self.forward(z, self.prepared)[0]
-        shared = tensors_in(self.prepared)
-        if not torch._C._are_functorch_transforms_active():
-            return cast(Sequence[Tensor], _OnePass.apply(self, *z, *shared))  # type: ignore[no-untyped-call]
-        # Where each entry of the axis has a map of its own, there is nothing to share.
-        if any(map(stacked, shared)) or not any(map(stacked, z)):
-            return self.forward(z, self.prepared)[0]
-        return cast(Sequence[Tensor], outside_vmap(self._stacked, *z))
+    def _prepared(self, tensors: Sequence[Tensor]) -> Tree:
+        return with_tensors(self.tree, tensors[self.count :])
 
-    def _stacked(self, size: int, axes: Sequence[int | None], z: Sequence[Tensor]) -> Any:
-        """Turn the axis of `torch.func.vmap` into that of the points."""
-        rows = [
-            t.expand(size, *t.shape) if axis is None else t.movedim(axis, 0)
-            for t, axis in zip(z, axes, strict=True)
-        ]
-        return tuple(replace(self, points=self.points * size)(rows)), (0,) * self.count
+    def __call__(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+        if torch.is_grad_enabled() and only_vmap():
+            found: Sequence[Tensor] = _OnePass.apply(self, *tensors)  # type: ignore[no-untyped-call]
+            return found
+        return self.forward(tensors)[0]
 
 
 def one_operation(g: Pass, z: Sequence[Tensor], prepared: Tree) -> list[Tensor]:
     """Return phi for z, tensor by tensor, of a map that is given as its two passes."""
-    return list(_Call(g, prepared, len(z))(z))
+    call = _Call(g, 1, len(z), prepared)
+    return list(call((*z, *tensors_in(prepared))))

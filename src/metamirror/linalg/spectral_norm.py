@@ -1,6 +1,5 @@
 """Kronecker factors whose spectral norm is one whatever is learned."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -8,6 +7,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from metamirror.linalg.kronecker import Shape
+from metamirror.linalg.kronecker_layers import merged_factors
 
 
 def spectral_normalised(factor: Tensor) -> Tensor:
@@ -99,10 +99,8 @@ class UnitFactors(nn.Module):
             spectral_normalised(next(matrices)) if n > 1 else self.identity for n in self.inputs
         ]
 
-    def times(self, scaling: Sequence[Tensor]) -> list[Tensor]:
-        """Return the factors of A S, mode by mode, from those of S; all of A where S is none."""
-        factors: list[Tensor] = self()
-        if not scaling:
-            return factors
-        heads = len(factors[0]) // len(scaling[0])
-        return [a @ s.repeat(heads, 1, 1) for a, s in zip(factors, scaling, strict=True)]
+    def merged(self) -> list[Tensor]:
+        """Return the normalised factors in the order of their use, merged where that is cheaper."""
+        if not len(self.matrices):
+            return [self.identity]
+        return merged_factors([spectral_normalised(f) for f in self.matrices])[::-1]

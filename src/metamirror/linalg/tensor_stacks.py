@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from metamirror.core.tasks import Params
 
@@ -36,36 +35,28 @@ class Packing:
 
     def pack(self, z: Sequence[Tensor]) -> list[Tensor]:
         """Return z, each (points, numbers), as one tensor (tensors, points, width) per stack."""
-        return [
-            torch.stack(
-                [
-                    z[i] if size == width else pad(z[i], (0, width - size))
-                    for i, size in zip(places, sizes, strict=True)
-                ]
-            )
-            for places, sizes, width in zip(self.places, self.sizes, self.widths, strict=True)
-        ]
+        points = z[0].shape[0]
+        packed = []
+        for places, sizes, width in zip(self.places, self.sizes, self.widths, strict=True):
+            parts = []
+            for i, size in zip(places, sizes, strict=True):
+                parts.append(z[i])
+                if size < width:
+                    parts.append(z[i].new_zeros(points, width - size))
+            packed.append(torch.cat(parts, 1).view(points, -1, width).transpose(0, 1))
+        return packed
 
     def pack_one(self, z: Sequence[Tensor]) -> list[Tensor]:
         """Return a single point as one tensor (tensors, width) per stack."""
         return [packed.squeeze(1) for packed in self.pack([t.reshape(1, -1) for t in z])]
 
     def unpack(self, packed: Sequence[Tensor]) -> list[Tensor]:
-        """Invert `pack`."""
+        """Invert `pack`, from (tensors, width, points)."""
         z: dict[int, Tensor] = {}
         for places, sizes, width, tensor in zip(
             self.places, self.sizes, self.widths, packed, strict=True
         ):
-            for i, size, row in zip(places, sizes, tensor.unbind(0), strict=True):
-                z[i] = row if size == width else row[:, :size]
+            rows = tensor.permute(2, 0, 1).reshape(tensor.shape[2], -1)
+            parts = rows.split([n for size in sizes for n in (size, width - size)], 1)
+            z.update(zip(places, parts[::2], strict=True))
         return [z[i] for i in range(len(z))]
-
-
-def rows_of(codes: Tensor) -> Tensor:
-    """Return (pieces, points, numbers) as a row of all numbers for each point."""
-    return codes.transpose(0, 1).flatten(1)
-
-
-def pieces_of(rows: Tensor, pieces: int) -> Tensor:
-    """Invert `rows_of`."""
-    return rows.view(len(rows), pieces, -1).transpose(0, 1)

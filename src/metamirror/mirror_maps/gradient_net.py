@@ -17,7 +17,7 @@ the same with a hand-written backward pass.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -86,19 +86,11 @@ class HiddenLayer(nn.Module):
         """Return the weights w_k, whose magnitude stays below `largest`."""
         return self.largest * torch.tanh(SPEED * self.weight)
 
-    def prepare(self, tau: Tensor, scaling: list[Tensor]) -> dict[str, Any]:
+    def prepare(self, tau: Tensor) -> dict[str, Any]:
         """Return all terms, as the fast pass reads them."""
-        first, *rest = self.factors.times(scaling)
+        first, *rest = self.factors.merged()
         first, offset, weight = logistic_form(first, tau * self.offset, self.bounded_weight(), tau)
-        write = [first, *rest]
-        squared = [s.mT @ s for s in scaling]
-        read = [torch.cat(pair) for pair in zip(squared, write, strict=True)] if squared else write
-        return {
-            "read": merged_factors(read)[::-1],
-            "write": transposed(merged_factors(write)[::-1]),
-            "offset": offset.flatten(1),
-            "weight": weight.flatten(1),
-        }
+        return {"factors": [first, *rest], "offset": offset.flatten(1), "weight": weight.flatten(1)}
 
     def forward(self, tau: Tensor) -> Ridge:
         """Return all terms, stacked."""
@@ -137,15 +129,12 @@ class Coupling(nn.Module):
         """Return omega, whose magnitude stays below `largest`."""
         return self.largest * torch.tanh(SPEED * self.weight)
 
-    def prepare(self, tau: Tensor, scalings: Sequence[list[Tensor]]) -> dict[str, Any]:
+    def prepare(self, tau: Tensor) -> dict[str, Any]:
         """Return the coupling, as the fast pass reads it."""
         mixing, offset, weight = logistic_form(
             spectral_normalised(self.mixing), tau * self.offset, self.bounded_weight(), tau
         )
-        encoders = [
-            merged_factors(encoder.times(s))[::-1]
-            for encoder, s in zip(self.encoders, scalings, strict=True)
-        ]
+        encoders = [encoder.merged() for encoder in self.encoders]
         return {"encoders": encoders, "mixing": mixing, "offset": offset, "weight": weight}
 
     def forward(self, tau: Tensor) -> Ridge:
@@ -238,8 +227,7 @@ class GradientNet(ContractionMap):
             with torch.no_grad():
                 u = self.kernel.packing.pack([t.reshape(1, -1) for t in start.values()])
                 # Of width one, and twice the argument: S is the identity at the start.
-                prepared = self.coupling.prepare(self.coupling_width, [[] for _ in u])
-                twice = self.kernel.mixed(u, prepared)[0]
+                twice = self.kernel.mixed(u, self.coupling.prepare(self.coupling_width))[0]
                 size = float(twice.square().mean().sqrt()) / 2
             self.coupling_width.fill_(size if size > 0 else 1.0)
 
@@ -307,14 +295,15 @@ class GradientNet(ContractionMap):
         if not self.fast:
             return {}
         scalings = [scaling.factors() for scaling in self.scalings]
-        inside = [[] if isinstance(s, Tensor) else s for s in scalings]
         return {
-            "diagonals": [s.flatten(1) if isinstance(s, Tensor) else None for s in scalings],
-            "layers": [
-                layer.prepare(self._width(i), s) if isinstance(layer, HiddenLayer) else None
-                for i, (layer, s) in enumerate(zip(self.layers, inside, strict=True))
+            "scalings": [
+                s.flatten(1) if isinstance(s, Tensor) else merged_factors(s)[::-1] for s in scalings
             ],
-            "coupling": self.coupling and self.coupling.prepare(self.coupling_width, inside),
+            "layers": [
+                layer.prepare(self._width(i)) if isinstance(layer, HiddenLayer) else None
+                for i, layer in enumerate(self.layers)
+            ],
+            "coupling": self.coupling and self.coupling.prepare(self.coupling_width),
             "constant": None,
         }
 

@@ -24,7 +24,7 @@ from metamirror.linalg.kronecker_layers import (
     run_backward,
     stacked_layer,
 )
-from metamirror.linalg.tensor_stacks import Packing, pieces_of, rows_of
+from metamirror.linalg.tensor_stacks import Packing
 from metamirror.mirror_maps.partition import Partition
 
 Prepared = Mapping[str, Any]
@@ -220,33 +220,35 @@ class FlowPass(nn.Module):
         given: Sequence[Any] = [None] * len(x)
         if p["connect"] is not None:
             weight, bias = p["connect"]
-            embedding = torch.cat([rows_of(traces[-1].output) for traces in encoders if traces], 1)
-            inputs = torch.addmm(bias, embedding, weight.mT)
+            embedding = torch.cat(
+                [traces[-1].output.flatten(0, 1) for traces in encoders if traces]
+            )
+            inputs = torch.addmm(bias.unsqueeze(1), weight, embedding)
             inputs = inputs.relu() if self.input_relu else inputs
-            given = inputs.split([(len(c.names) - c.first) * c.code for c in self.clusters], 1)
+            given = inputs.split([(len(c.names) - c.first) * c.code for c in self.clusters])
         scales, phi = [], []
         slopes: list[Tensor | None] = []
         decoders: list[list[Trace]] = []
         for c, tensor, first, layers, code in zip(
             self.clusters, x, p["first"], p["decoders"], given, strict=True
         ):
-            # sigma(alpha) and mu, (pieces, points, width).
+            # sigma(alpha) and mu, (pieces, width, points).
             parts = (
-                [] if first is None else [[t.unsqueeze(1).expand(-1, points, -1) for t in first]]
+                [] if first is None else [[t.unsqueeze(-1).expand(-1, -1, points) for t in first]]
             )
             decoders.append([])
             slopes.append(None)
             if layers:
-                read = pieces_of(code, len(c.names) - c.first)
+                read = code.view(len(c.names) - c.first, -1, points).mT
                 decoders[-1] = run(read, layers, self.decoder_relus)
                 alpha, mu = decoders[-1][-1].output.chunk(2)
                 sigma, slopes[-1] = self.scale(alpha)
                 parts.append([sigma, mu])
             scale, shift = (torch.cat(t) if len(t) > 1 else t[0] for t in zip(*parts, strict=True))
             scales.append(scale)
-            phi.append(torch.addcmul(shift, tensor, scale))
+            phi.append(torch.addcmul(shift, tensor.mT, scale))
         if p["constant"] is not None:
-            phi = [a + b.unsqueeze(1) for a, b in zip(phi, p["constant"], strict=True)]
+            phi = [a + b.unsqueeze(-1) for a, b in zip(phi, p["constant"], strict=True)]
         trace = FlowTrace(x, scales, slopes, embedding, inputs, encoders, decoders)
         return self.packing.unpack(phi), trace
 
@@ -254,7 +256,7 @@ class FlowPass(nn.Module):
         self, grads: list[Tensor], p: Prepared, trace: FlowTrace
     ) -> tuple[list[Tensor], dict[str, Any]]:
         """Return the gradients in z and in what was prepared."""
-        given = self.packing.pack(grads)
+        given = [tensor.mT for tensor in self.packing.pack(grads)]
         to_z = [grad * scale for grad, scale in zip(given, trace.scales, strict=True)]
         to_first: list[Any] = []
         to_decoders: list[Any] = []
@@ -262,14 +264,16 @@ class FlowPass(nn.Module):
         for c, grad, x, slope, layers, traces in zip(
             self.clusters, given, trace.x, trace.slopes, p["decoders"], trace.decoders, strict=True
         ):
-            to_scale = grad * x
+            points = grad.shape[-1]
+            to_scale = grad * x.mT
             firsts = [over_points(t[: c.first]) for t in (to_scale, grad)] if c.first else None
             to_first.append(firsts)
             to_decoders.append(None)
             if layers:
                 heads = torch.cat([to_scale[c.first :] * slope, grad[c.first :]])
                 read, to_decoders[-1] = run_backward(heads, layers, self.decoder_relus, traces)
-                to_inputs.append(rows_of(read))
+                count = len(c.names) - c.first
+                to_inputs.append(read.view(count, points, -1).mT.reshape(-1, points))
         to_connect, to_encoders = self._embed_backward(to_inputs, to_z, p, trace)
         return self.packing.unpack(to_z), {
             "first": to_first,
@@ -286,18 +290,18 @@ class FlowPass(nn.Module):
         to_encoders: list[Any] = [None] * len(to_z)
         if trace.embedding is None or trace.inputs is None:
             return None, to_encoders
-        grad = torch.cat(to_inputs, 1)
+        grad = torch.cat(to_inputs)
         if self.input_relu:
             grad = torch.ops.aten.threshold_backward(grad, trace.inputs, 0)
-        to_connect = [grad.mT @ trace.embedding, grad.sum(0)]
-        to_embeddings = (grad @ p["connect"][0]).split(
-            [c.encoded * c.code for c in self.clusters], 1
+        to_connect = [grad @ trace.embedding.mT, grad.sum(1)]
+        to_embeddings = (p["connect"][0].mT @ grad).split(
+            [c.encoded * c.code for c in self.clusters]
         )
         for i, (c, layers, traces) in enumerate(
             zip(self.clusters, p["encoders"], trace.encoders, strict=True)
         ):
             if layers:
-                read = pieces_of(to_embeddings[i], c.encoded)
+                read = to_embeddings[i].view(traces[-1].output.shape)
                 back, to_encoders[i] = run_backward(read, layers, self.encoder_relus, traces)
-                to_z[i][: c.encoded] += back
+                to_z[i][: c.encoded] += back.view(c.encoded, grad.shape[1], -1).mT
         return to_connect, to_encoders
