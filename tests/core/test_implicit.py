@@ -278,6 +278,32 @@ def test_tasks_in_threads_give_the_same_gradient():
         torch.testing.assert_close(grad, expected, rtol=0, atol=1e-12)
 
 
+PRIOR = "adjoint=implicit:prior=isotropic:1"
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "imaml:adjoint=implicit:damping=0",
+        "ibaml",
+        "metasgd:adjoint=implicit:prior=diagonal:2",
+        f"blockiaf:start=dual:{PRIOR}",
+        f"anil:{PRIOR}",
+        f"warpgrad:{PRIOR}",
+        f"maml:start=ridge:{PRIOR}",
+    ],
+)
+def test_a_stack_of_tasks_has_the_gradient_of_one_after_the_other(spec: str):
+    found, expected = (
+        shaken(mm.make_learner(spec, smooth_mlp(), steps=3, lr=0.1, vectorize=at_once), size=0.05)
+        .double()
+        .meta_gradient(point_tasks(), seeds=range(len(point_tasks().support.y)))[1]
+        for at_once in (True, False)
+    )
+    for grad, own in zip(found, expected, strict=True):
+        torch.testing.assert_close(grad, own, rtol=1e-10, atol=1e-12)
+
+
 def test_warp_layers_are_reached_through_the_minimiser():
     """They are part of the model, and of the minimiser."""
     learner = mm.make_learner(

@@ -100,7 +100,7 @@ class Launcher(contextlib.ExitStack, ABC):
 
 
 def refuse_less_than_one(**options: int) -> None:
-    """Refuse an option that counts something of which there is none."""
+    """Refuse options that count something and are below 1."""
     for name, value in options.items():
         if value < 1:
             raise ValueError(f"{name} is {value}; it must be at least 1")
